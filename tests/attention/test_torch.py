@@ -1,0 +1,178 @@
+"""attend inside the rest of torch: compile, export, vmap, autocast, modes, devices."""
+
+import pytest
+import torch
+import zoo
+from torch.overrides import TorchFunctionMode
+
+import multihead as mh
+from multihead.attention import BACKENDS
+
+IDS = torch.randint(0, 3, (zoo.BATCH, zoo.KEYS), generator=torch.Generator().manual_seed(0))
+# torch.compile cannot trace ~ of anything but tensors and ints: such a mask is made outside.
+NOT_ITSELF = ~mh.offset(0)
+TILED = {"backend": "tiled"}  # "auto" would take these few scores to dense
+QUESTIONS = {
+    "plain": lambda q, k, v: mh.attend(q, k, v),
+    "causal": lambda q, k, v: mh.attend(q, k, v, mask=mh.causal()),
+    "window": lambda q, k, v: mh.attend(q, k, v, mask=mh.causal() & mh.window(3), **TILED),
+    "documents": lambda q, k, v: mh.attend(q, k, v, mask=mh.documents(IDS) | mh.prefix(1), **TILED),
+    "alibi": lambda q, k, v: mh.attend(q, k, v, bias=mh.alibi(zoo.HEADS), softcap=3.0, **TILED),
+    "offsets": lambda q, k, v: mh.attend(
+        q, k, v, mask=mh.causal(), offset=torch.tensor([1, 4]), **TILED
+    ),
+    "dropout": lambda q, k, v: mh.attend(q, k, v, dropout=0.2, **TILED),
+    "dense": lambda q, k, v: mh.attend(q, k, v, mask=NOT_ITSELF, backend="dense"),
+}
+every_question = pytest.mark.parametrize("question", QUESTIONS)
+
+
+def seeded(function, *tensors):
+    torch.manual_seed(5)
+    return function(*tensors)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+
+
+@every_question
+def test_compile_has_no_graph_break(question):
+    ask = QUESTIONS[question]
+    compiled = torch.compile(ask, fullgraph=True, backend="aot_eager")
+    leaves = [t.requires_grad_() for t in zoo.tensors()]
+    out, expected = seeded(compiled, *leaves), seeded(ask, *leaves)
+    torch.testing.assert_close(out, expected)
+    grads = torch.autograd.grad(out.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    torch.testing.assert_close(grads, wanted)
+
+
+@every_question
+def test_compile_with_sizes_that_change(question):
+    ask = QUESTIONS[question]
+    compiled = torch.compile(ask, fullgraph=True, backend="aot_eager", dynamic=True)
+    for queries in (zoo.QUERIES, 4, 1):
+        q, k, v = zoo.tensors(queries=queries)
+        torch.testing.assert_close(seeded(compiled, q, k, v), seeded(ask, q, k, v))
+
+
+@pytest.mark.parametrize("question", ["causal", "window"])
+def test_compile_by_inductor(question):
+    ask = QUESTIONS[question]
+    leaves = [t.requires_grad_() for t in zoo.tensors()]
+    out = torch.compile(ask, fullgraph=True)(*leaves)
+    torch.testing.assert_close(out, ask(*leaves))
+    out.sum().backward()
+    assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+@every_question
+def test_export(question):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return QUESTIONS[question](q, k, v)
+
+    program = torch.export.export(Model(), tuple(zoo.tensors()))
+    fresh = zoo.tensors(1)
+    torch.testing.assert_close(seeded(program.module(), *fresh), seeded(Model(), *fresh))
+    nodes = [str(node.target) for node in program.graph.nodes]
+    if question in ("window", "documents", "alibi", "offsets", "dropout"):
+        assert nodes.count("multihead.tiled.default") == 1
+
+
+@pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "dropout"])
+def test_vmap_over_batches_and_their_gradients(question):
+    ask = QUESTIONS[question]
+    many = [
+        torch.stack(each)
+        for each in zip(zoo.tensors(1), zoo.tensors(2), zoo.tensors(3), strict=True)
+    ]
+    one_by_one = torch.stack([ask(*each) for each in zip(*many, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(ask)(*many), one_by_one)
+    shared = torch.func.vmap(ask, in_dims=(0, None, None))(many[0], *zoo.tensors()[1:])
+    torch.testing.assert_close(shared[1], ask(many[0][1], *zoo.tensors()[1:]))
+
+    gradient = torch.func.grad(lambda q, k, v: ask(q, k, v).square().sum(), argnums=(0, 1, 2))
+    mapped = torch.func.vmap(gradient)(*many)
+    wanted = [gradient(*each) for each in zip(*many, strict=True)]
+    for found, expected in zip(mapped, zip(*wanted, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
+def test_vmap_over_what_sdpa_cannot_map_is_refused():
+    q, k, v = zoo.tensors()
+    sinks = torch.randn(4, zoo.HEADS)
+    with pytest.raises(NotImplementedError, match="maps over query, key and value alone"):
+        torch.func.vmap(lambda s: mh.attend(q, k, v, sinks=s, backend="sdpa"))(sinks)
+    each = [mh.attend(q, k, v, sinks=s) for s in sinks]
+    for backend in ("dense", "tiled"):
+        mapped = torch.func.vmap(lambda s: mh.attend(q, k, v, sinks=s, backend=backend))(sinks)  # noqa: B023
+        torch.testing.assert_close(mapped, torch.stack(each))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_as_sdpa_does(backend):
+    q, k, v = zoo.tensors()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = mh.attend(q, k, v, mask=mh.causal(), backend=backend)
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        wide = mh.attend(q.double(), k.double(), v.double(), backend=backend)
+    assert out.dtype == theirs.dtype == torch.bfloat16
+    assert wide.dtype == torch.float64
+    rounded = [t.bfloat16() for t in (q, k, v)]
+    # Exactly what these tensors give outside: nothing inside was cast again.
+    assert torch.equal(out, mh.attend(*rounded, mask=mh.causal(), backend=backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_shapes_on_meta(backend):
+    q, k, v = (t.to("meta") for t in zoo.tensors())
+    out = mh.attend(q, k, v, mask=mh.causal(), backend=backend)
+    assert out.shape == (zoo.BATCH, zoo.HEADS, zoo.QUERIES, zoo.VALUE_DIM)
+    assert out.device.type == "meta"
+
+
+def test_modes_see_attend():
+    seen = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is mh.attend:
+                seen.append((len(args), kwargs["mask"]))
+            return function(*args, **(kwargs or {}))
+
+    q, k, v = zoo.tensors()
+    with Watch():
+        inside = mh.attend(q, k, v, mask=mh.causal())
+    assert seen == [(3, mh.causal())]
+    assert torch.equal(inside, mh.attend(q, k, v, mask=mh.causal()))
+
+
+def test_a_tensor_subclass_sees_attend():
+    class Loud(torch.Tensor):
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            cls.calls += function is mh.attend
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    q, k, v = zoo.tensors()
+    out = mh.attend(q.as_subclass(Loud), k, v)
+    assert isinstance(out, Loud)
+    assert Loud.calls == 1
+
+
+def test_tiled_is_a_sound_operator():
+    """torch's own examination of a custom operator: schema, fake kernel, autograd, AOT."""
+    from multihead.attention.tiled import _forward, _pack
+
+    problem = zoo.ask(*zoo.tensors(), mask=mh.documents(IDS) & mh.causal(), softcap=2.0)
+    *given, data, plain = _pack(problem)
+    torch.library.opcheck(
+        _forward,
+        (*given, list(data), *plain),
+        test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+    )
