@@ -1,61 +1,18 @@
 """The Attention node cases of the ONNX standard, through `attend`, on every backend that can."""
 
 import functools
-import importlib.util
 import operator
 from collections import Counter
-from typing import NamedTuple
-from unittest import mock
 
-import numpy as np
-import onnx.backend.test.case.node as onnx_node
 import pytest
 import torch
-from onnx.helper import get_attribute_value
+from onnx_cases import Case, collect
 from torch import Tensor
 from torch.nn.functional import pad
 
 import multihead as mh
 from multihead.attention import BACKENDS, dense
 from multihead.attention.problem import Problem, pose
-
-
-class Case(NamedTuple):
-    """A case as ONNX tells it: its tensors and settings by name, and the outputs it expects."""
-
-    inputs: dict[str, Tensor]
-    settings: dict[str, int | float]
-    outputs: dict[str, Tensor]
-
-
-def collect(module: str) -> dict[str, Case]:
-    """Every case of one module of ONNX, by name.
-
-    A fresh copy of the module runs against our own `expect`, so that no other module is imported
-    and it does not matter what else in this process has collected cases.
-    """
-    cases = {}
-
-    def expect(node, inputs, outputs, name, **_):
-        assert node.op_type == "Attention"
-        settings = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
-        cases[name] = Case(_named(node.input, inputs), settings, _named(node.output, outputs))
-
-    spec = importlib.util.find_spec(f"{onnx_node.__name__}.{module}")
-    with mock.patch.object(onnx_node, "expect", expect):
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    return cases
-
-
-def _named(names, arrays) -> dict[str, Tensor]:
-    """Tensors by name; ONNX calls one that is left out "" and gives no array for it."""
-    return dict(zip(filter(None, names), map(_tensor, arrays), strict=True))
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    if array.dtype.name == "bfloat16":  # numpy knows it only as a guest; float32 holds it exactly
-        return torch.from_numpy(array.astype(np.float32)).bfloat16()
-    return torch.from_numpy(array)
 
 
 def arguments(inputs: dict[str, Tensor], settings: dict[str, int | float]) -> dict:
@@ -105,7 +62,7 @@ def problem(case: Case) -> Problem:
     return pose(**arguments(case.inputs, case.settings), sinks=None, dropout=0.0)
 
 
-CASES = collect("attention")
+CASES = collect("attention", "Attention")
 PAIRS = [
     (name, backend)
     for name, case in CASES.items()

@@ -18,7 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..masks import Mask
 from ..positions import Alibi
 from . import dense, sdpa, tiled
-from .problem import Partial, Problem, pose
+from .problem import Partial, Problem, autocasts, pose
 
 __all__ = ["BACKENDS", "Choice", "Partial", "Problem", "attend", "explain_choice"]
 
@@ -88,7 +88,7 @@ def answer(problem: Problem, backend: str = "auto") -> Partial:
     kind = problem.query.device.type
     # The problem already has the dtype that autocast wants; inside, exact stays exact.
     inside = contextlib.nullcontext()
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if autocasts(kind):
         inside = torch.autocast(kind, enabled=False)
     with inside:
         return room.run(problem)

@@ -27,10 +27,11 @@ class Strip(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How large a tile may be: queries in a strip, keys in a block, keys in a run."""
+    """How large a tile may be, in queries and keys."""
 
-    queries: int
-    block: int
+    queries: int  # in a strip, when its neighbours see other keys
+    tallest: int  # in a strip that all its neighbours' runs fit
+    block: int  # keys that a mask answers for at once
     partial_run: int
     full_run: int
 
@@ -57,7 +58,7 @@ def plan(problem: Problem, size: Size, rows_at_once: int) -> Iterator[tuple[slic
         strips = [
             Strip(slice(*queries[i : i + 2]), _runs(row, keys, size)) for i, row in enumerate(table)
         ]
-        yield slice(first, first + rows_at_once), strips
+        yield slice(first, first + rows_at_once), _join(strips, size)
 
 
 def _runs(row: list[int], edges: list[int], size: Size) -> list[Run]:
@@ -82,6 +83,21 @@ def _runs(row: list[int], edges: list[int], size: Size) -> list[Run]:
         else:
             runs.append(Run(slice(first, last), full))
     return runs
+
+
+def _join(strips: list[Strip], size: Size) -> list[Strip]:
+    """Neighbouring strips that see the same keys as one: a kernel likes many queries at a time."""
+    joined: list[Strip] = []
+    for strip in strips:
+        last = joined[-1] if joined else None
+        if last is not None and last.runs == strip.runs:
+            height = strip.queries.stop - last.queries.start
+            partial = sum(run.keys.stop - run.keys.start for run in strip.runs if not run.full)
+            if height <= size.tallest and height * partial <= size.queries * size.partial_run:
+                joined[-1] = Strip(slice(last.queries.start, strip.queries.stop), strip.runs)
+                continue
+        joined.append(strip)
+    return joined
 
 
 def _edges(length: int, step: int) -> Tensor:

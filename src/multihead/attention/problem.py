@@ -134,10 +134,15 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"query, key and value must be on one device; move them.\n  {places}")
 
 
+def autocasts(kind: str) -> bool:
+    """Whether autocast is on for this kind of device (meta tensors have none to ask about)."""
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast the tensors take its dtype, as they do for PyTorch's own SDPA."""
     kind = tensors[0].device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if not autocasts(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)

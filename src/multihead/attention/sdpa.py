@@ -108,7 +108,10 @@ class _Fused(torch.autograd.Function):
             whole = Partial(out, lse)
         if sinks is not None:
             whole = add_sinks(whole, sinks)
-        return whole.out.to(query.dtype), whole.lse
+        out = whole.out
+        # Not a bare .to(): where it has nothing to do it returns its input, and the compiler of
+        # torch 2.11 then loses the gradient of this output.
+        return out if out.dtype == query.dtype else out.to(query.dtype), whole.lse
 
     @staticmethod
     def setup_context(ctx, inputs, output):

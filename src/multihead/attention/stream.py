@@ -18,7 +18,7 @@ from .merge import add_sinks, merge, row_pull, sinks_gradient
 from .plan import Run, Size, Strip, plan
 from .problem import Partial, Problem, exact
 
-_FUSED = Size(queries=256, block=128, partial_run=2048, full_run=8192)
+_FUSED = Size(queries=256, tallest=2048, block=128, partial_run=2048, full_run=8192)
 _PLAIN_ELEMENTS = 2**21  # scores of one plain tile over all heads: 8 MB, near the last cache
 
 
@@ -76,7 +76,7 @@ class _Tiles:
             side = _PLAIN_ELEMENTS // (heads * self.rows_at_once)
             height = max(32, min(256, 1 << (side.bit_length() // 2)))
             width = max(32, min(512, side // height))
-            self.size = Size(queries=height, block=width, partial_run=width, full_run=width)
+            self.size = Size(height, height, block=width, partial_run=width, full_run=width)
         self.scratch = tile.Scratch(p.query, exact(p.query.dtype))
 
     def look(self, p: Problem, rows: slice, strip: Strip) -> Partial | None:
