@@ -38,6 +38,35 @@ def attend(body: dict) -> str:
     return "\n".join(lines)
 
 
+def layer(body: dict) -> str:
+    """The table of the layer, and of decoding."""
+    lines = [
+        _machine(body),
+        "",
+        "| layer | forward | ratio | both | ratio |",
+        "|---|---|---|---|---|",
+    ]
+    rows = {(row["layer"], row["pass"]): row for row in body["times"]}
+    for name in dict.fromkeys(row["layer"] for row in body["times"]):
+        cells = [name]
+        for kind in ("forward", "both"):
+            row = rows.get((name, kind))
+            cells += [_ms(row["seconds"]), f"**{row['ratio']:.3f}**"] if row else ["–", "–"]
+        lines.append("| " + " | ".join(cells) + " |")
+    told = body["decoding"]
+    lines += [
+        "",
+        f"Decoding {told['tokens']} tokens one by one: {_ms(told['cached'])} through the cache, "
+        f"{_ms(told['anew'])} by starting anew, {told['anew'] / told['cached']:.1f} times as long.",
+    ]
+    return "\n".join(lines)
+
+
+def layer_bar(body: dict) -> str:
+    rows = [r for r in body["times"] if r["layer"] == "MultiHeadAttention"]
+    return ", ".join(f"{row['ratio']:.3f} ({row['pass']})" for row in rows)
+
+
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
     lines = [
@@ -74,6 +103,8 @@ def memory(body: dict) -> str:
 TABLES = {
     "attend": ("attend", attend),
     "looking": ("looking", looking),
+    "layer": ("layer", layer),
+    "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),
     "causal": ("attend", causal),
     "memory": ("attend", memory),

@@ -35,6 +35,14 @@ def test_import_loads_torch_and_nothing_heavier():
     assert added - sys.stdlib_module_names == {"multihead"}
 
 
+def test_annotations_hold_at_run_time():
+    """The shapes in the signatures, checked by jaxtyping and beartype on real calls."""
+    script = ROOT / "tests" / "shapes.py"
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("every annotation held\n")
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_a_source_file_stays_under_300_lines(path: Path):
     assert len(path.read_text("utf-8").splitlines()) < 300

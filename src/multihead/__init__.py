@@ -1,6 +1,9 @@
 """multihead: multi-head attention you can read, run and look into, at full speed."""
 
 from .attention import attend, explain_choice
+from .cache import Cache
+from .convert import from_torch, from_transformers, masks_from_torch, to_torch
+from .layer import MultiHeadAttention
 from .masks import (
     after_same_token,
     causal,
@@ -13,21 +16,30 @@ from .masks import (
     window,
 )
 from .positions import alibi, rope
+from .presets import cost, preset
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cache",
+    "MultiHeadAttention",
     "after_same_token",
     "alibi",
     "attend",
     "causal",
+    "cost",
     "dense",
     "documents",
     "explain_choice",
+    "from_torch",
+    "from_transformers",
+    "masks_from_torch",
     "offset",
     "padding",
     "prefix",
+    "preset",
     "rope",
     "same_token",
+    "to_torch",
     "window",
 ]

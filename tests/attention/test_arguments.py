@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 import zoo
@@ -92,23 +93,23 @@ def wrong(**changes):
 
 SHAPES = r"\n  query \(.*\)  key \(.*\)  value \(.*\)"
 BAD = {
-    "rank 3": (wrong(query=Q[0]), r"query must have 4 axes .* but it has 3; add" + ".*" + SHAPES),
+    "rank 3": (wrong(query=Q[0]), r"query must have 4 axes .* but it has 3; bring" + ".*" + SHAPES),
     "rank 5": (wrong(value=V[None]), "value must have 4 axes .* but it has 5"),
     "heads": (
         wrong(query=Q[:, :8], key=K, value=V),
         r"key has 3 heads but query has 8; query heads must be a multiple of key heads." + SHAPES,
     ),
-    "value heads": (wrong(value=V[:, :1]), r"key has 3 heads but value has 1; each key head" + ".*" + SHAPES),
+    "value heads": (wrong(value=V[:, :1]), r"key has 3 heads but value has 1; give each key head" + ".*" + SHAPES),
     "batch": (wrong(key=K[:1], value=V[:1]), "must have one batch size; expand" + ".*" + SHAPES),
-    "key length": (wrong(value=V[:, :, :4]), "key has 11 tokens but value has 4; each key" + ".*" + SHAPES),
+    "key length": (wrong(value=V[:, :, :4]), "key has 11 tokens but value has 4; give each key" + ".*" + SHAPES),
     "dim": (wrong(key=K[..., :5]), "query has dim 13 but key has dim 5; they are multiplied" + ".*" + SHAPES),
-    "integers": (wrong(query=Q.long()), r"query must hold floating-point numbers, but torch.int64 came; .*float\(\)"),
+    "integers": (wrong(query=Q.long()), r"query must be a dense tensor of float64.* but torch.int64 .* came; .*float\(\)"),
     "no tensor": (wrong(key=[1.0]), "key must be a torch.Tensor, but a list came"),
     "dtypes": (wrong(key=K.float()), r"one dtype; convert .*\n  query torch.float64  key torch.float32"),
     "devices": (wrong(key=K.to("meta")), r"one device; move them.\n  query cpu  key meta"),
     "mask size": (
         wrong(mask=torch.ones(7, 7, dtype=torch.bool)),
-        r"does not broadcast to \(batch, heads, queries, keys\).\n  mask \(7, 7\)  expected \(2, 15, 7, 11\)",
+        r"does not broadcast to \(batch, heads, queries, keys\); reshape it.\n  mask \(7, 7\)  expected \(2, 15, 7, 11\)",
     ),
     "mask rows": (wrong(mask=mh.padding([1, 2, 3])), "carries 3 rows but the batch has 2; give one row"),
     "mask tokens": (wrong(mask=mh.causal() & mh.documents([1, 2])), "carries 2 tokens but there are 11 keys; give"),
@@ -124,14 +125,25 @@ BAD = {
     "no dim": (wrong(value=V[..., :0]), "value has no dim; attention needs"),
     "backend": (wrong(backend="flash"), "no backend 'flash'; choose one of 'auto', 'sdpa', 'tiled', 'dense'"),
     "too much": (wrong(mask=mh.window(2), backend="sdpa"), "backend 'sdpa' cannot answer this: .* ask another"),
-    "sinks": (wrong(sinks=torch.ones(3)), r"one logit for each query head.\n  sinks \(3,\)  expected \(15,\)"),
+    "sinks": (wrong(sinks=torch.ones(3)), r"one logit for each query head; give .*\n  sinks \(3,\)  expected \(15,\)"),
     "sinks ints": (wrong(sinks=torch.ones(15).long()), "sinks must be a floating-point tensor"),
-    "scale": (wrong(scale=float("nan")), "scale must be a finite number or None, but nan came"),
-    "softcap": (wrong(softcap=0.0), "softcap must be a positive finite number or None, but 0.0 came"),
+    "scale": (wrong(scale=float("nan")), "scale must be a finite number, but nan came; give one"),
+    "softcap": (wrong(softcap=0.0), "softcap must be a positive finite number, but 0.0 came; give"),
     "dropout": (wrong(dropout=1.0), "dropout must be at least 0 and below 1, but 1.0 came"),
     "offset": (wrong(offset=1.5), "offset must be an int or an integer tensor, but 1.5 came"),
     "offset floats": (wrong(offset=torch.ones(2)), "offset must hold whole numbers, but torch.float32"),
-    "offset rows": (wrong(offset=torch.ones(3).long()), r"one number for each batch row.\n  offset \(3,\)"),
+    "offset rows": (wrong(offset=torch.ones(3).long()), r"one number for each batch row; give .*\n  offset \(3,\)"),
+    "float8": (wrong(query=Q.to(torch.float8_e4m3fn)), "must be a dense tensor of .* but torch.float8"),
+    "sparse": (wrong(query=Q.to_sparse()), "must be a dense tensor of .*torch.sparse_coo"),
+    "huge scale": (wrong(scale=10**400), "scale must be a finite number"),
+    "true scale": (wrong(scale=True), "scale must be a finite number"),
+    "backend list": (wrong(backend=["dense"]), "there is no backend"),
+    "offset array": (wrong(offset=np.array([1, 2])), "offset must be an int or an integer tensor"),
+    "offset far": (wrong(offset=2**70), r"within ±2\*\*40"),
+    "padding text": (lambda: mh.padding("abc"), "takes whole numbers .* give a tensor or a list"),
+    "ragged": (lambda: mh.documents([[1, 2], [3]]), "takes whole numbers .* came; give"),
+    "complex": (lambda: mh.padding(torch.ones(2, dtype=torch.complex128)), "takes whole numbers, but"),
+    "far window": (lambda: mh.window(2**63), r"at most 2\*\*40"),
 }  # fmt: skip
 
 
@@ -147,3 +159,31 @@ def test_an_empty_batch_is_no_error(backend):
     assert mh.attend(Q[:0], K[:0], V[:0], mask=mh.causal(), backend=backend).shape == (
         0, zoo.HEADS, zoo.QUERIES, zoo.VALUE_DIM,
     )  # fmt: skip
+
+
+def test_numbers_of_numpy_are_numbers():
+    found = mh.attend(Q, K, V, mask=mh.causal(), offset=np.int64(2))
+    assert torch.equal(found, mh.attend(Q, K, V, mask=mh.causal(), offset=2))
+
+
+def test_explaining_a_choice_changes_nothing():
+    """Not even what the next dropout drops."""
+    torch.manual_seed(0)
+    before = mh.attend(Q, K, V, dropout=0.5)
+    torch.manual_seed(0)
+    mh.explain_choice(Q, K, V, dropout=0.5)
+    assert torch.equal(mh.attend(Q, K, V, dropout=0.5), before)
+
+
+def test_a_mask_of_ones_own():
+    """It works where masks are only asked; where they must travel as text, that is said."""
+
+    @mh.masks.mask.frozen
+    class even(mh.masks.Mask):
+        def allows(self, query, key, offset=0):
+            return (key % 2 == 0)[None, None, None]
+
+    found = mh.attend(Q, K, V, mask=even())
+    torch.testing.assert_close(found, mh.attend(Q, K[:, :, ::2], V[:, :, ::2]))
+    with pytest.raises(ValueError, match="even\\(\\) holds a mask that is not in the table"):
+        mh.attend(Q, K, V, mask=even(), backend="tiled")

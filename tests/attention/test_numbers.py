@@ -157,3 +157,38 @@ def test_tensors_as_they_come(backend):
     torch.testing.assert_close(
         mh.attend(q, one, v, backend=backend), mh.attend(q, same, v, backend="dense")
     )
+
+
+GAPS = {
+    "columns first": lambda t: t.mT.contiguous().mT,
+    "every third column": lambda t: t.repeat_interleave(3, dim=-1)[..., ::3],
+    "tokens reversed in memory": lambda t: t.flip(2).contiguous().flip(2),
+    "heads last": lambda t: t.movedim(1, -1).contiguous().movedim(-1, 1),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("gap", GAPS)
+def test_any_strides(backend, gap):
+    """The kernel reads past the end where a last axis has gaps: it must never see one."""
+    plain = zoo.tensors(3, torch.float64, dim=17, queries=40, keys=40)
+    leaves = [GAPS[gap](t).requires_grad_() for t in plain]
+    expected = [t.clone().requires_grad_() for t in plain]
+    out = mh.attend(*leaves, mask=mh.causal(), backend=backend)
+    gold_out = mh.attend(*expected, mask=mh.causal(), backend="dense")
+    torch.testing.assert_close(out, gold_out, rtol=0, atol=1e-12)
+    up = GAPS[gap](torch.randn_like(gold_out))
+    found = torch.autograd.grad(out, leaves, up)
+    torch.testing.assert_close(
+        found, torch.autograd.grad(gold_out, expected, up), rtol=0, atol=1e-11
+    )
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, -0.3])
+def test_a_scale_of_any_sign(scale):
+    """The kernel masks before it scales: with a causal mask it must be left out here."""
+    tensors = zoo.tensors(3, torch.float64, queries=64, keys=64)
+    for mask in (None, mh.causal(), mh.causal() & mh.window(9)):
+        expected = mh.attend(*tensors, mask=mask, scale=scale, backend="dense")
+        found = mh.attend(*tensors, mask=mask, scale=scale)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

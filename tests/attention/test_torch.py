@@ -58,6 +58,61 @@ def test_compile_with_sizes_that_change(question):
         torch.testing.assert_close(seeded(compiled, q, k, v), seeded(ask, q, k, v))
 
 
+@pytest.mark.parametrize("question", ["plain", "causal", "window", "dense"])
+def test_one_graph_serves_every_length(question):
+    """Nothing fixes a size: after the first change of length, no graph is made any more."""
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    ask = QUESTIONS[question]
+    compiled = torch.compile(ask, fullgraph=True, backend=count)
+    for length in range(20, 32):
+        q, k, v = zoo.tensors(queries=length, keys=length + 3)
+        torch.testing.assert_close(compiled(q, k, v), ask(q, k, v))
+    assert len(graphs) <= 2
+
+
+def test_plain_numbers_may_change_under_compile():
+    q, k, v = zoo.tensors()
+    ask = {
+        "offset": lambda n: mh.attend(q, k, v, mask=mh.causal(), offset=n),
+        "scale": lambda n: mh.attend(q, k, v, scale=0.1 + n),
+        "softcap": lambda n: mh.attend(q, k, v, softcap=0.5 + n),
+        "window": lambda n: mh.attend(q, k, v, mask=mh.window(n + 1)),
+    }
+    for name, call in ask.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(call, fullgraph=True, backend="eager")
+        for n in (1, 2, 3):
+            torch.testing.assert_close(
+                compiled(n), call(n), msg=lambda t, name=name: f"{name}: {t}"
+            )
+
+
+@pytest.mark.parametrize("keys", [3, 15, 16, 40])
+def test_a_nan_query_under_compile(keys):
+    q, k, v = zoo.tensors(keys=keys)
+    q[0, 3, 2, 1] = torch.nan
+    compiled = torch.compile(QUESTIONS["plain"], fullgraph=True, backend="aot_eager", dynamic=True)
+    found = compiled(q, k, v)
+    assert found[0, 3, 2].isnan().all()
+    assert found.isnan().any(-1).sum() == 1
+
+
+def test_forward_mode_is_right_or_refused():
+    q, k, v = zoo.tensors(dtype=torch.float64)
+    tangent = torch.randn_like(q)
+    _, found = torch.func.jvp(lambda q: mh.attend(q, k, v, mask=mh.causal()), (q,), (tangent,))
+    step = 1e-6
+    ahead, behind = (mh.attend(q + s * tangent, k, v, mask=mh.causal()) for s in (step, -step))
+    torch.testing.assert_close(found, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match="forward-mode"):
+        torch.func.jvp(lambda q: mh.attend(q, k, v, backend="tiled"), (q,), (tangent,))
+
+
 @pytest.mark.parametrize("question", ["causal", "window"])
 def test_compile_by_inductor(question):
     ask = QUESTIONS[question]
@@ -101,15 +156,26 @@ def test_vmap_over_batches_and_their_gradients(question):
         torch.testing.assert_close(found, torch.stack(expected))
 
 
-def test_vmap_over_what_sdpa_cannot_map_is_refused():
+def test_vmap_over_what_sdpa_cannot_map():
+    """By name it refuses; "auto" goes elsewhere: sinks, biases and the data of masks."""
     q, k, v = zoo.tensors()
-    sinks = torch.randn(4, zoo.HEADS)
-    with pytest.raises(NotImplementedError, match="maps over query, key and value alone"):
-        torch.func.vmap(lambda s: mh.attend(q, k, v, sinks=s, backend="sdpa"))(sinks)
-    each = [mh.attend(q, k, v, sinks=s) for s in sinks]
-    for backend in ("dense", "tiled"):
-        mapped = torch.func.vmap(lambda s: mh.attend(q, k, v, sinks=s, backend=backend))(sinks)  # noqa: B023
-        torch.testing.assert_close(mapped, torch.stack(each))
+    mapped = {
+        "sinks": torch.randn(4, zoo.HEADS),
+        "bias": torch.randn(4, 1, 1, zoo.KEYS),
+        "mask": torch.randint(1, zoo.KEYS, (4, zoo.BATCH)),
+    }
+    for name, many in mapped.items():
+
+        def ask(one, name=name, **more):
+            one = mh.padding(one) if name == "mask" else one
+            return mh.attend(q, k, v, **{name: one}, **more)
+
+        each = torch.stack([ask(one) for one in many])
+        for backend in ("auto", "dense", "tiled"):
+            found = torch.func.vmap(lambda one: ask(one, backend=backend))(many)  # noqa: B023
+            torch.testing.assert_close(found, each)
+        with pytest.raises(ValueError, match="cannot answer this"):
+            torch.func.vmap(lambda one: ask(one, backend="sdpa"))(many)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

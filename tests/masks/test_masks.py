@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+import zoo
 from hypothesis import given
 from hypothesis import strategies as st
 from zoo import every_mask
@@ -187,6 +188,24 @@ def test_a_tile_is_a_tile_whatever_the_length():
     assert mask.blocks(coarse, coarse).shape == (1, 100, 100)
 
 
+def test_a_million_tokens_are_planned_a_few_strips_at_a_time():
+    """The tiles that a window leaves of a million tokens, without ever a table of all blocks."""
+    from multihead.attention.plan import Size, plan
+
+    wide = torch.empty(1, 1, 1_000_000, 1, device="meta")
+    problem = zoo.ask(wide, wide, wide, mask=mh.causal() & mh.window(256))
+    size = Size(queries=256, tallest=2048, block=128, partial_run=2048, full_run=8192)
+    strips = [strip for _, strips in plan(problem, size, 1) for strip in strips]
+    assert sum(s.queries.stop - s.queries.start for s in strips) == 1_000_000
+    assert max(run.keys.stop - run.keys.start for s in strips for run in s.runs) <= 768
+
+
+def test_a_picture_is_as_large_as_the_data():
+    assert mh.documents([1, 1, 2]).draw() == "■ ■ ·\n■ ■ ·\n· · ■"
+    assert mh.dense(torch.eye(2, 3).bool()).draw() == "■ · ·\n· ■ ·"
+    assert len((mh.causal() & mh.same_token([1, 2, 1])).draw().splitlines()) == 3
+
+
 def test_moved_to_a_device():
     moved = (mh.causal() & mh.padding([3])).to("meta")
     assert moved.right.lengths.device.type == "meta"
@@ -195,7 +214,7 @@ def test_moved_to_a_device():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: mh.window(0), r"window\(size\) must be at least 1, but 0 came"),
+        (lambda: mh.window(0), r"window\(size\) must be at least 1 .*, but 0 came; give"),
         (lambda: mh.window(2.5), "takes a whole number, but 2.5 came"),
         (lambda: mh.prefix(-1), "must be at least 0"),
         (lambda: mh.offset(True), "takes a whole number"),

@@ -7,6 +7,7 @@ the same question with the same numbers; they differ in speed, memory and in wha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from types import ModuleType
 from typing import NamedTuple
 
@@ -65,6 +66,9 @@ def attend(
     - `backend`: "auto" takes the fastest that can answer (`mh.explain_choice` says which and why);
       a backend asked for by name answers or raises.
 
+    A NaN in a query stays in its row. Keys and values must be finite, also where no query may see
+    them: 0 · NaN is NaN.
+
     >>> import multihead as mh
     >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 4, 7, 16), torch.randn(2, 4, 7, 16)
     >>> mh.attend(q, k, v, mask=mh.causal() & mh.window(3)).shape
@@ -85,6 +89,10 @@ def attend(
 def answer(problem: Problem, backend: str = "auto") -> Partial:
     """Have a backend, chosen or named, answer a problem."""
     room = BACKENDS[choose(problem, backend).backend]
+    if problem.dropout and problem.seed is None:
+        # From torch's own generator, so that torch.manual_seed decides what drops.
+        seed = torch.randint(2**62, (), device=problem.query.device)
+        problem = dataclasses.replace(problem, seed=seed)
     kind = problem.query.device.type
     # The problem already has the dtype that autocast wants; inside, exact stays exact.
     inside = contextlib.nullcontext()
@@ -110,7 +118,7 @@ class Choice(NamedTuple):
 def choose(problem: Problem, backend: str = "auto") -> Choice:
     """The backend that was asked for, if it can answer; for "auto", the fastest that can."""
     if backend != "auto":
-        if backend not in BACKENDS:
+        if not isinstance(backend, str) or backend not in BACKENDS:
             raise ValueError(
                 f"there is no backend {backend!r}; choose one of "
                 f"{', '.join(map(repr, ('auto', *BACKENDS)))}."

@@ -2,7 +2,8 @@
 
 The kernel gives out and lse of a whole rectangle of queries × keys in one pass. Raw, it loses a
 NaN query over fewer than 16 keys, calls the lse of an empty row 0, wants one size for query, key
-and value, and has no gradient for lse. Through here it has none of these limits.
+and value and their last axis without gaps, and has no gradient for lse. Through here it has none of
+these limits. One stays: it masks before it scales, so a causal call needs a scale above 0.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ def forward(
         0.0, causal, attn_mask=bias, scale=scale,
     )  # fmt: skip
     out = out if value.shape[-1] == dim else out[..., : value.shape[-1]]
+    if bias is None and torch.compiler.is_compiling():
+        # A graph should serve any number of keys, so here the lost NaN is put back instead.
+        lost = query.isnan().any(-1)
+        out, lse = out.masked_fill(lost[..., None], torch.nan), lse.masked_fill(lost, torch.nan)
     if bias is not None:
         dead = bias.amax(-1) == -torch.inf  # (#batch, #heads, query)
         out = out.masked_fill(dead[..., None], 0.0)
@@ -81,7 +86,7 @@ def backward(
 def _settle(query: Tensor, key: Tensor, causal: bool, bias: Tensor | None):
     """Say what was asked the way the kernel does right: a bias where there are few keys."""
     queries, keys = query.shape[2], key.shape[2]
-    if keys < _LANES and bias is None:
+    if bias is None and not torch.compiler.is_compiling() and keys < _LANES:
         bias = query.new_zeros(queries, keys)
         if causal:
             later = query.new_ones(queries, keys, dtype=torch.bool).triu(1)
@@ -95,5 +100,10 @@ def _four(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _widen(tensor: Tensor, dim: int) -> Tensor:
-    """Zero columns change no product."""
-    return tensor if tensor.shape[-1] == dim else pad(tensor, (0, dim - tensor.shape[-1]))
+    """As wide as the others (zero columns change no product), and its columns side by side.
+
+    The kernel takes any strides but of the last axis: there it reads on, past the end if need be.
+    """
+    if tensor.shape[-1] != dim:
+        return pad(tensor, (0, dim - tensor.shape[-1]))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

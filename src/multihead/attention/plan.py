@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..masks import EMPTY, FULL
 from .problem import Problem
+
+_STRIPS = 64  # strips that a mask is asked for at a time
 
 
 class Run(NamedTuple):
@@ -37,51 +41,55 @@ class Size(NamedTuple):
 
 
 def plan(problem: Problem, size: Size, rows_at_once: int) -> Iterator[tuple[slice, list[Strip]]]:
-    """Batch rows, a few at a time, with their strips; rows share strips where the mask allows."""
+    """Batch rows, a few at a time, with their strips; rows share strips where the mask allows.
+
+    A mask is asked for a few strips at a time, so that for a million tokens too there is never a
+    table of all blocks.
+    """
     batch = problem.query.shape[0]
     query_edges = _edges(problem.query.shape[2], size.queries)
     key_edges = _edges(problem.key.shape[2], size.block)
-    if problem.mask is None:
-        blocks = torch.full((1, 1, 1), FULL, dtype=torch.int8)
-    else:
-        offset = problem.offset
-        offset = offset.cpu() if isinstance(offset, Tensor) else offset
-        blocks = problem.mask.blocks(query_edges, key_edges, offset)
-    blocks = blocks.expand(-1, len(query_edges) - 1, len(key_edges) - 1)
-    if bool((blocks == blocks[:1]).all()):
-        blocks = blocks[:1]
-    else:
-        rows_at_once = 1
-    answers, queries, keys = blocks.tolist(), query_edges.tolist(), key_edges.tolist()
-    for first in range(0, batch, rows_at_once):
-        table = answers[first if len(answers) > 1 else 0]
-        strips = [
-            Strip(slice(*queries[i : i + 2]), _runs(row, keys, size)) for i, row in enumerate(table)
-        ]
-        yield slice(first, first + rows_at_once), _join(strips, size)
-
-
-def _runs(row: list[int], edges: list[int], size: Size) -> list[Run]:
-    """Neighbouring blocks of one kind as one run, none longer than its kind may be."""
-    full_keys = sum(edges[j + 1] - edges[j] for j, kind in enumerate(row) if kind == FULL)
-    few = full_keys < 2 * size.block  # so little is not worth a call of its own
-    runs: list[Run] = []
-    for j, kind in enumerate(row):
-        if kind == EMPTY:
-            continue
-        first, last = edges[j], edges[j + 1]
-        full = kind == FULL and not (few and full_keys < sum(k != EMPTY for k in row) * size.block)
-        longest = size.full_run if full else size.partial_run
-        previous = runs[-1] if runs else None
-        if (
-            previous is not None
-            and previous.full == full
-            and previous.keys.stop == first
-            and last - previous.keys.start <= longest
-        ):
-            runs[-1] = Run(slice(previous.keys.start, last), full)
+    offset = problem.offset.cpu() if isinstance(problem.offset, Tensor) else problem.offset
+    for first in range(0, len(query_edges) - 1, _STRIPS):
+        edges = query_edges[first : first + _STRIPS + 1]
+        if problem.mask is None:
+            blocks = torch.full((1, 1, 1), FULL, dtype=torch.int8)
         else:
-            runs.append(Run(slice(first, last), full))
+            blocks = problem.mask.blocks(edges, key_edges, offset)
+        blocks = blocks.expand(-1, len(edges) - 1, len(key_edges) - 1)
+        alike = bool((blocks == blocks[:1]).all())
+        at_once = rows_at_once if alike else 1
+        tables, queries, keys = blocks.numpy(), edges.tolist(), key_edges.tolist()
+        for row in range(0, batch, at_once):
+            table = tables[0 if alike else row]
+            strips = [
+                Strip(slice(*queries[i : i + 2]), _runs(kinds, keys, size))
+                for i, kinds in enumerate(table)
+            ]
+            yield slice(row, row + at_once), _join(strips, size)
+
+
+def _runs(kinds: np.ndarray, edges: list[int], size: Size) -> list[Run]:
+    """Neighbouring blocks of one kind as one run, none longer than its kind may be."""
+    turns = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+    spans = [
+        (edges[one], edges[two], int(kinds[one]) == FULL)
+        for one, two in itertools.pairwise(turns)
+        if kinds[one] != EMPTY
+    ]
+    full = sum(last - first for first, last, is_full in spans if is_full)
+    partial = sum(last - first for first, last, is_full in spans if not is_full)
+    if partial and full < 2 * size.block:  # so little is not worth a call of its own
+        spans = [(first, last, False) for first, last, _ in spans]
+    runs: list[Run] = []
+    for first, last, is_full in spans:
+        if runs and not is_full and not runs[-1].full and runs[-1].keys.stop == first:
+            first = runs.pop().keys.start
+        longest = size.full_run if is_full else size.partial_run
+        runs += [
+            Run(slice(start, min(start + longest, last)), is_full)
+            for start in range(first, last, longest)
+        ]
     return runs
 
 

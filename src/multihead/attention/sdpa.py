@@ -22,7 +22,7 @@ from ..masks import causal
 from ..positions import Alibi
 from . import flash
 from .merge import add_sinks, merge, row_pull, sinks_gradient
-from .problem import Partial, Problem, exact
+from .problem import Partial, Problem, exact, is_mapped
 
 ABOUT = "PyTorch's fused kernel: no mask or a causal one, a bias, sinks"
 
@@ -38,6 +38,8 @@ def refuses(problem: Problem) -> str | None:
         return f"the kernel knows no mask but causal(), and this one is {p.mask}"
     if p.mask is not None and isinstance(p.offset, Tensor):
         return "the kernel cannot start each batch row at an offset of its own"
+    if p.mask is not None and p.scale <= 0:
+        return "the kernel masks before it scales, which needs a scale above 0"
     if p.softcap is not None:
         return "the kernel has no softcap"
     if p.dropout:
@@ -46,6 +48,10 @@ def refuses(problem: Problem) -> str | None:
         return "the kernel would need the alibi bias as a whole matrix"
     if p.bias is not None and p.bias.requires_grad and torch.is_grad_enabled():
         return "a gradient for the bias would make the kernel build the whole matrix"
+    if p.forward_mode:
+        return "the kernel has no forward-mode derivative"
+    if any(is_mapped(t) for t in (p.bias, p.sinks)):
+        return "under vmap it maps over query, key and value alone"
     if p.bias is not None and p.mask is not None:
         return "the kernel takes a bias or a causal mask, not both"
     return None
@@ -64,10 +70,14 @@ def run(problem: Problem) -> Partial:
 
 
 class _Piece(NamedTuple):
-    """A call of the kernel: these queries over these keys."""
+    """A call of the kernel: the queries from `first` on, over the keys from `start` to `stop`.
 
-    queries: slice
-    keys: slice
+    Plain numbers, not slices: in a slice a compiler would fix them.
+    """
+
+    first: int
+    start: int
+    stop: int
     causal: bool
 
 
@@ -76,15 +86,14 @@ def _pieces(queries: int, keys: int, offset: int | None) -> list[_Piece]:
     if offset is not None and queries == 1 and offset >= 0:  # decoding: it sees all up to itself
         keys, offset = min(keys, offset + 1), None
     if offset is None:
-        return [_Piece(slice(0, queries), slice(0, keys), causal=False)]
+        return [_Piece(0, 0, keys, causal=False)]
     pieces = []
     awake = max(0, -offset)  # queries before this one stand before every key
     if offset > 0:
-        pieces.append(_Piece(slice(0, queries), slice(0, min(offset, keys)), causal=False))
+        pieces.append(_Piece(0, 0, min(offset, keys), causal=False))
     if offset < keys and awake < queries:
-        first = max(0, offset)
-        last = min(keys, first + queries - awake)
-        pieces.append(_Piece(slice(awake, queries), slice(first, last), causal=True))
+        start = max(0, offset)
+        pieces.append(_Piece(awake, start, min(keys, start + queries - awake), causal=True))
     return pieces
 
 
@@ -94,13 +103,13 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(query, key, value, sinks, bias, scale, offset):
         whole = None
-        for piece in _pieces(query.shape[2], key.shape[2], offset):
+        for first, start, stop, is_causal in _pieces(query.shape[2], key.shape[2], offset):
             out, lse = flash.forward(
-                query[:, :, piece.queries], key[:, :, piece.keys], value[:, :, piece.keys],
-                scale=scale, causal=piece.causal, bias=bias,
+                query[:, :, first:], key[:, :, start:stop], value[:, :, start:stop],
+                scale=scale, causal=is_causal, bias=bias,
             )  # fmt: skip
-            if blind := piece.queries.start:  # the first queries may see nothing at all
-                out, lse = pad(out, (0, 0, blind, 0)), pad(lse, (blind, 0), value=-torch.inf)
+            if first:  # the queries before may see nothing at all
+                out, lse = pad(out, (0, 0, first, 0)), pad(lse, (first, 0), value=-torch.inf)
             whole = Partial(out, lse) if whole is None else merge(whole, Partial(out, lse))
         if whole is None:
             out = query.new_zeros(*query.shape[:3], value.shape[3])
@@ -126,18 +135,26 @@ class _Fused(torch.autograd.Function):
             return (None,) * 7
         query, key, value, sinks, bias, out, lse = ctx.saved_tensors
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-        sums = None
-        for queries, keys, is_causal in _pieces(query.shape[2], key.shape[2], ctx.offset):
+        sums: list[Tensor] | None = None
+        wholes = (query, key, value)
+        for first, start, stop, is_causal in _pieces(query.shape[2], key.shape[2], ctx.offset):
             grads = flash.backward(
-                grad_out[:, :, queries], None if grad_lse is None else grad_lse[:, :, queries],
-                query[:, :, queries], key[:, :, keys], value[:, :, keys],
-                out[:, :, queries], lse[:, :, queries],
+                grad_out[:, :, first:], None if grad_lse is None else grad_lse[:, :, first:],
+                query[:, :, first:], key[:, :, start:stop], value[:, :, start:stop],
+                out[:, :, first:], lse[:, :, first:],
                 scale=ctx.scale, causal=is_causal, bias=bias,
             )  # fmt: skip
-            places = zip(grads, (query, key, value), (queries, keys, keys), strict=True)
-            parts = [_place(grad, whole, place, lse.dtype) for grad, whole, place in places]
-            sums = parts if sums is None else [a + b for a, b in zip(sums, parts, strict=True)]
-        sums = [torch.zeros_like(t) for t in (query, key, value)] if sums is None else sums
+            covers = all(g.shape == t.shape for g, t in zip(grads, wholes, strict=True))
+            if sums is None and covers:  # one piece is everything
+                sums = [*grads]
+                continue
+            if sums is None:  # parts of a row are summed in the exact dtype and rounded once
+                pairs = zip(grads, wholes, strict=True)
+                sums = [grad.new_zeros(t.shape, dtype=lse.dtype) for grad, t in pairs]
+            sums[0][:, :, first:] += grads[0]
+            sums[1][:, :, start:stop] += grads[1]
+            sums[2][:, :, start:stop] += grads[2]
+        sums = [torch.zeros_like(t) for t in wholes] if sums is None else sums
         grad_sinks = None
         if sinks is not None:
             pull = row_pull(grad_out, grad_lse, out, lse.dtype)
@@ -147,11 +164,6 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, query, key, value, sinks, bias, scale, offset):
         """One more batch axis is more batch rows: fold it in and out."""
-        if in_dims[3] is not None or in_dims[4] is not None:
-            raise NotImplementedError(
-                "the sdpa backend maps over query, key and value alone, but sinks or bias came "
-                "with an axis to map over; ask for backend='tiled'."
-            )
         folded = []
         for tensor, dim in zip((query, key, value), in_dims[:3], strict=True):
             every = (
@@ -165,11 +177,3 @@ class _Fused(torch.autograd.Function):
         out, lse = _Fused.apply(*folded, sinks, bias, scale, offset)
         sizes = (info.batch_size, -1)
         return (out.unflatten(0, sizes), lse.unflatten(0, sizes)), (0, 0)
-
-
-def _place(part: Tensor, whole: Tensor, tokens: slice, dtype: torch.dtype) -> Tensor:
-    """A part's gradient where it belongs in the whole: in the exact dtype, to be summed there."""
-    after = whole.shape[2] - tokens.stop
-    if tokens.start == 0 and after == 0:
-        return part
-    return pad(part.to(dtype), (0, 0, tokens.start, after))

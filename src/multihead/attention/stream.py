@@ -56,10 +56,15 @@ def stream_backward(
         part = p.row(rows)
         for strip in strips:
             here = (rows, slice(None), strip.queries)
+            asked = None if grad_lse is None else grad_lse[here]
+            given = (grad_out[here], asked, out[here], lse[here], pull[here])
+            grad_query = None
             for run in strip.runs:
-                asked = None if grad_lse is None else grad_lse[here]
-                given = (grad_out[here], asked, out[here], lse[here], pull[here])
-                grads.add(rows, strip, run, *tiles.pull(part, rows, strip, run, *given))
+                part_query, *others = tiles.pull(part, rows, strip, run, *given)
+                grad_query = part_query if grad_query is None else grad_query + part_query
+                grads.add(rows, strip, run, *others)
+            if grad_query is not None:
+                grads.query[here] = grad_query
     if p.sinks is not None:
         grads.sinks = sinks_gradient(p.sinks, lse, pull)
     return grads.all()
@@ -132,8 +137,10 @@ class _Gradients:
     def __init__(self, p: Problem, want_added: bool) -> None:
         dtype = exact(p.query.dtype)
         self.p = p
-        self.query, self.key, self.value = (
-            torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (p.query, p.key, p.value)
+        # A strip finishes its queries' gradients at once; those of keys grow from strip to strip.
+        self.query = torch.zeros(p.query.shape, dtype=p.query.dtype, device=p.query.device)
+        self.key, self.value = (
+            torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (p.key, p.value)
         )
         self.bias, self.slopes, self.sinks = (p.query.new_empty(0) for _ in range(3))
         if want_added and isinstance(p.bias, Alibi):
@@ -141,8 +148,7 @@ class _Gradients:
         elif want_added and isinstance(p.bias, Tensor):
             self.bias = torch.zeros_like(p.bias, dtype=dtype)
 
-    def add(self, rows: slice, strip: Strip, run: Run, query, key, value, scores) -> None:
-        self.query[rows, :, strip.queries] += query
+    def add(self, rows: slice, strip: Strip, run: Run, key, value, scores) -> None:
         self.key[rows, :, run.keys] += key
         self.value[rows, :, run.keys] += value
         if self.slopes.numel():

@@ -22,7 +22,11 @@ ABOUT = "tile by tile in O(n) memory: every mask, bias, softcap, sinks, dropout"
 
 
 def refuses(problem: Problem) -> str | None:
-    """Why this backend cannot answer, or None: this one always can."""
+    """Why this backend cannot answer, or None."""
+    if problem.forward_mode:
+        return "it has no forward-mode derivative"
+    if problem.mask is not None and not masks.known(problem.mask):
+        return f"{problem.mask} holds a mask that is not in the table multihead.masks.MASKS"
     return None
 
 

@@ -29,11 +29,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .by_data import after_same_token, dense, documents, padding, same_token
+from .by_data import dense, documents, padding
 from .by_place import causal, offset, prefix, window
+from .by_token import after_same_token, same_token
 from .mask import EMPTY, FULL, PARTIAL, Mask
 
-__all__ = ["EMPTY", "FULL", "PARTIAL", "Mask", "read", "write"]
+__all__ = ["EMPTY", "FULL", "PARTIAL", "Mask", "known", "read", "write"]
 
 # A new mask is one more line here: this is what `read` knows and what the shared tests try.
 MASKS: dict[str, type[Mask]] = {
@@ -65,6 +66,12 @@ def write(mask: Mask) -> tuple[str, list[Tensor]]:
     return mask.spell(number), tensors
 
 
+def known(mask: Mask) -> bool:
+    """Whether every mask in this one stands in the table, so that it can be written and read."""
+    inner = [part for part in mask.parts() if isinstance(part, Mask)]
+    return all(map(known, inner)) if inner else MASKS.get(type(mask).__name__) is type(mask)
+
+
 def read(text: str, tensors: Sequence[Tensor] = ()) -> Mask:
     """The mask that `write` wrote, or that a person did; no other code can run.
 
@@ -91,7 +98,11 @@ def _build(node: ast.expr, text: str, tensors: Sequence[Tensor]) -> Mask:
         case ast.UnaryOp(op=ast.Invert(), operand=inner):
             return ~_build(inner, text, tensors)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in MASKS:
-            return MASKS[name](*(_argument(argument, text, tensors) for argument in arguments))
+            given = [_argument(argument, text, tensors) for argument in arguments]
+            try:
+                return MASKS[name](*given)
+            except TypeError as error:  # too many or too few
+                raise _unreadable(text) from error
     raise _unreadable(text)
 
 

@@ -27,13 +27,13 @@ class padding(Mask):
     lengths: Int[Tensor, "batch"]
 
     def __init__(self, lengths: Int[Tensor, "batch"] | Sequence[int] | int) -> None:
-        object.__setattr__(self, "lengths", _integers("padding", lengths, ranks=(1,)))
+        object.__setattr__(self, "lengths", integers("padding", lengths, ranks=(1,)))
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         _rows("padding", self.lengths, batch)
 
     def row(self, rows: slice) -> Mask:
-        return padding(_pick(self.lengths, rows))
+        return padding(pick(self.lengths, rows))
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         return key < self.lengths.to(key.device)[:, None, None, None]
@@ -61,23 +61,26 @@ class documents(Mask):
     ids: Ids
 
     def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", _integers("documents", ids, ranks=(1, 2)))
+        object.__setattr__(self, "ids", integers("documents", ids, ranks=(1, 2)))
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        _tokens("documents", self.ids, batch, keys)
+        tokens("documents", self.ids, batch, keys)
+
+    def carried(self) -> tuple[int | None, int | None]:
+        return None, self.ids.shape[-1]
 
     def row(self, rows: slice) -> Mask:
-        return documents(_pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
+        return documents(pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
-        ids = _per_row(self.ids, key.device)
-        mine, known = _at(ids, stand(query, offset)[:, 0, :, 0])
+        ids = per_row(self.ids, key.device)
+        mine, known = at(ids, stand(query, offset)[:, 0, :, 0])
         return known & (mine == ids[:, None, None, key])
 
     def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
-        ids = _per_row(self.ids, torch.device("cpu"))
+        ids = per_row(self.ids, torch.device("cpu"))
         query = torch.arange(int(query_edges[-1]))
-        mine, known = _at(ids, stand(query, offset)[:, 0, :, 0])
+        mine, known = at(ids, stand(query, offset)[:, 0, :, 0])
         # Blocks whose ids do not meet are empty; blocks of a single id are full. A query that
         # stands outside the text may see nothing, which the extremes turn into PARTIAL.
         limits = torch.iinfo(torch.int64)
@@ -87,79 +90,6 @@ class documents(Mask):
         key_low, key_high = (span[:, None, :] for span in _spans(ids, key_edges))
         alone = (low == high) & (key_low == key_high) & (low == key_low)
         return sort(full=alone, empty=(high < key_low) | (key_high < low))
-
-
-@frozen
-class same_token(Mask):
-    """A query sees the earlier copies of its own token, never itself.
-
-    >>> print(same_token([7, 4, 7, 4, 4, 9, 7, 4]).draw())
-    · · · · · · · ·
-    · · · · · · · ·
-    ■ · · · · · · ·
-    · ■ · · · · · ·
-    · ■ · ■ · · · ·
-    · · · · · · · ·
-    ■ · ■ · · · · ·
-    · ■ · ■ ■ · · ·
-    """
-
-    ids: Ids
-
-    def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", _integers("same_token", ids, ranks=(1, 2)))
-
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        _tokens("same_token", self.ids, batch, keys)
-
-    def row(self, rows: slice) -> Mask:
-        return same_token(_pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
-
-    def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
-        ids = _per_row(self.ids, key.device)
-        place = stand(query, offset)
-        mine, known = _at(ids, place[:, 0, :, 0])
-        return known & (key < place) & (mine == ids[:, None, None, key])
-
-    def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
-        return _only_earlier(query_edges, key_edges, offset)
-
-
-@frozen
-class after_same_token(Mask):
-    """A query sees the keys that follow earlier copies of its token, never itself: induction.
-
-    >>> print(after_same_token([7, 4, 7, 4, 4, 9, 7, 4]).draw())
-    · · · · · · · ·
-    · · · · · · · ·
-    · ■ · · · · · ·
-    · · ■ · · · · ·
-    · · ■ · · · · ·
-    · · · · · · · ·
-    · ■ · ■ · · · ·
-    · · ■ · ■ ■ · ·
-    """
-
-    ids: Ids
-
-    def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", _integers("after_same_token", ids, ranks=(1, 2)))
-
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        _tokens("after_same_token", self.ids, batch, keys)
-
-    def row(self, rows: slice) -> Mask:
-        return after_same_token(_pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
-
-    def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
-        ids = _per_row(self.ids, key.device)
-        place = stand(query, offset)
-        mine, known = _at(ids, place[:, 0, :, 0])
-        before = ids[:, None, None, (key - 1).clamp(min=0)]
-        return known & (key > 0) & (key < place) & (mine == before)
-
-    def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
-        return _only_earlier(query_edges, key_edges, offset)
 
 
 @frozen
@@ -185,8 +115,8 @@ class dense(Mask):
         if not isinstance(self.allowed, Tensor) or self.allowed.dtype != torch.bool:
             came = self.allowed.dtype if isinstance(self.allowed, Tensor) else type(self.allowed)
             raise ValueError(
-                f"dense() takes a boolean tensor, True = may attend, but {came} came; "
-                "give numbers to add to the scores as bias=."
+                f"dense() takes a boolean tensor, True = may attend, but {came} came; convert it, "
+                "as in torch.as_tensor(table).bool(), or give numbers to add as bias=."
             )
         if not 1 <= self.allowed.ndim <= 4:
             raise ValueError(
@@ -198,12 +128,16 @@ class dense(Mask):
         want = (batch, heads, queries, keys)
         if any(n not in (1, m) for n, m in zip(self._full_rank().shape, want, strict=True)):
             raise ValueError(
-                "the mask does not broadcast to (batch, heads, queries, keys).\n"
+                "the mask does not broadcast to (batch, heads, queries, keys); reshape it.\n"
                 f"  mask {tuple(self.allowed.shape)}  expected {want}, or 1 in place of any"
             )
 
+    def carried(self) -> tuple[int | None, int | None]:
+        queries, keys = self._full_rank().shape[2:]
+        return (queries if queries > 1 else None), (keys if keys > 1 else None)
+
     def row(self, rows: slice) -> Mask:
-        return dense(_pick(self._full_rank(), rows))
+        return dense(pick(self._full_rank(), rows))
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         allowed = self._full_rank().to(query.device)
@@ -232,15 +166,24 @@ class dense(Mask):
 # ---- what these share --------------------------------------------------------------------------
 
 
-def _integers(mask: str, data: Tensor | Sequence[int] | int, ranks: tuple[int, ...]) -> Tensor:
-    tensor = data if isinstance(data, Tensor) else torch.tensor(data)
+def integers(mask: str, data: Tensor | Sequence[int] | int, ranks: tuple[int, ...]) -> Tensor:
+    shapes = " or ".join({1: "(n,)", 2: "(batch, n)"}[rank] for rank in ranks)
+    try:
+        tensor = data if isinstance(data, Tensor) else torch.as_tensor(data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{mask}() takes whole numbers {shapes}, but {data!r} came; give a tensor or a list."
+        ) from error
     tensor = tensor[None] if tensor.ndim == 0 and ranks == (1,) else tensor
-    if tensor.dtype.is_floating_point or tensor.dtype in (torch.bool, torch.complex64):
-        raise ValueError(f"{mask}() takes whole numbers, but {tensor.dtype} came; give integers.")
-    if tensor.ndim not in ranks:
-        shapes = " or ".join({1: "(n,)", 2: "(batch, n)"}[rank] for rank in ranks)
-        raise ValueError(f"{mask}() takes a tensor {shapes}, but {tuple(tensor.shape)} came.")
-    return tensor
+    if tensor.ndim not in ranks or tensor.shape[-1] == 0:
+        raise ValueError(
+            f"{mask}() takes a tensor {shapes}, but {tuple(tensor.shape)} came; reshape it."
+        )
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(
+            f"{mask}() takes whole numbers, but {tensor.dtype} came; convert it with .long()."
+        )
+    return tensor.to(torch.int64)
 
 
 def _rows(mask: str, data: Tensor, batch: int) -> None:
@@ -251,11 +194,11 @@ def _rows(mask: str, data: Tensor, batch: int) -> None:
         )
 
 
-def _pick(data: Tensor, rows: slice) -> Tensor:
+def pick(data: Tensor, rows: slice) -> Tensor:
     return data if data.shape[0] == 1 else data[rows]
 
 
-def _tokens(mask: str, ids: Tensor, batch: int, keys: int) -> None:
+def tokens(mask: str, ids: Tensor, batch: int, keys: int) -> None:
     if ids.ndim == 2:
         _rows(mask, ids, batch)
     if ids.shape[-1] != keys:
@@ -266,13 +209,13 @@ def _tokens(mask: str, ids: Tensor, batch: int, keys: int) -> None:
         )
 
 
-def _per_row(ids: Tensor, device: torch.device) -> Int[Tensor, "#batch tokens"]:
+def per_row(ids: Tensor, device: torch.device) -> Int[Tensor, "#batch tokens"]:
     return torch.atleast_2d(ids).to(device, torch.int64)
 
 
-def _at(ids: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+def at(ids: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     """The id at each place, and whether the text reaches that far; (batch | 1, 1, query, 1)."""
-    batch = max(ids.shape[0], place.shape[0])
+    batch = place.shape[0] if ids.shape[0] == 1 else ids.shape[0]
     ids, place = ids.expand(batch, -1), place.expand(batch, -1)
     known = (place >= 0) & (place < ids.shape[1])
     mine = ids.gather(1, place.clamp(0, ids.shape[1] - 1))
@@ -284,13 +227,6 @@ def _spans(ids: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     pieces = ids[:, int(edges[0]) : int(edges[-1])].split(edges.diff().tolist(), dim=1)
     low, high = zip(*(piece.aminmax(dim=1) for piece in pieces), strict=True)
     return torch.stack(low, dim=1), torch.stack(high, dim=1)
-
-
-def _only_earlier(query_edges: Tensor, key_edges: Tensor, offset: int | Tensor) -> Blocks:
-    """EMPTY where every key stands at or after every query, else PARTIAL: ids decide."""
-    last = stand(query_edges[1:] - 1, offset)[:, 0]
-    empty = key_edges[:-1] >= last
-    return sort(full=torch.zeros_like(empty), empty=empty)
 
 
 def _count(marks: Bool[Tensor, "batch keys"], edges: Tensor) -> Tensor:

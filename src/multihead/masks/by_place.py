@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from jaxtyping import Int8
 from torch import Tensor
 
 from .mask import EMPTY, FULL, PARTIAL, Allowed, Blocks, Mask, frozen, stand
@@ -34,6 +37,12 @@ class causal(Mask):
         nearest, farthest = _ahead(query_edges, key_edges, offset)
         return sort(full=farthest <= 0, empty=nearest > 0)
 
+    def reach(self) -> tuple[float, float]:
+        return -math.inf, 0
+
+    def relative(self) -> bool:
+        return True
+
 
 @frozen
 class window(Mask):
@@ -62,6 +71,12 @@ class window(Mask):
         nearest, farthest = _ahead(query_edges, key_edges, offset)
         inside = (nearest > -self.size) & (farthest < self.size)
         return sort(full=inside, empty=(nearest >= self.size) | (farthest <= -self.size))
+
+    def reach(self) -> tuple[float, float]:
+        return 1 - self.size, self.size - 1
+
+    def relative(self) -> bool:
+        return True
 
 
 @frozen
@@ -92,6 +107,12 @@ class offset(Mask):
         on_it = (nearest == self.distance) & (farthest == self.distance)
         return sort(full=on_it, empty=(nearest > self.distance) | (farthest < self.distance))
 
+    def reach(self) -> tuple[float, float]:
+        return self.distance, self.distance
+
+    def relative(self) -> bool:
+        return True
+
 
 @frozen
 class prefix(Mask):
@@ -116,7 +137,7 @@ class prefix(Mask):
         return sort(full=last < self.size, empty=first >= self.size)
 
 
-def sort(*, full: Tensor, empty: Tensor) -> Blocks:
+def sort(*, full: Tensor, empty: Tensor) -> Int8[Tensor, "..."]:
     """Block answers from where they are known to be full and known to be empty."""
     return torch.where(full, FULL, torch.where(empty, EMPTY, PARTIAL)).to(torch.int8)
 
@@ -127,8 +148,11 @@ def _ahead(query_edges: Tensor, key_edges: Tensor, offset: int | Tensor) -> tupl
     return key_edges[:-1] - last, key_edges[1:] - 1 - first
 
 
-def _whole(mask: str, name: str, value: int, at_least: int | None = None) -> None:
+def _whole(mask: str, name: str, value: int, at_least: int = -(2**40)) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{mask}({name}) takes a whole number, but {value!r} came; give an int.")
-    if at_least is not None and value < at_least:
-        raise ValueError(f"{mask}({name}) must be at least {at_least}, but {value} came.")
+    if not at_least <= value <= 2**40:  # beyond, positions would overflow
+        raise ValueError(
+            f"{mask}({name}) must be at least {at_least} and at most 2**40, but {value} came; "
+            "give a number of tokens."
+        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Int8
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
@@ -41,6 +43,17 @@ class Mask:
         """EMPTY, PARTIAL or FULL for every block between consecutive edges (1-D CPU tensors)."""
         return torch.full((1, 1, 1), PARTIAL, dtype=torch.int8)  # always a legal answer
 
+    def reach(self) -> tuple[float, float]:
+        """The least and the greatest key − query that may ever be allowed; ±inf where unbounded.
+
+        `causal() & window(256)` reaches (−255, 0): 255 keys back, none ahead.
+        """
+        return -math.inf, math.inf
+
+    def relative(self) -> bool:
+        """Whether only key − query matters, so that the mask is the same anywhere in the text."""
+        return False
+
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         """Raise a ValueError where data that the mask carries does not fit this problem."""
         for part in self.parts():
@@ -61,8 +74,20 @@ class Mask:
             "a mask is neither true nor false; join masks with & | ~, not and, or, not."
         )
 
-    def draw(self, queries: int = 8, keys: int = 8, offset: int | None = None) -> str:
-        """A small picture, one line a query: ■ where it may look."""
+    def carried(self) -> tuple[int | None, int | None]:
+        """How many queries and keys the mask's data is about, where it says."""
+        sizes = [part.carried() for part in self.parts() if isinstance(part, Mask)]
+        queries = [q for q, _ in sizes if q is not None]
+        keys = [k for _, k in sizes if k is not None]
+        return (queries[0] if queries else None), (keys[0] if keys else None)
+
+    def draw(
+        self, queries: int | None = None, keys: int | None = None, offset: int | None = None
+    ) -> str:
+        """A small picture, one line a query: ■ where it may look; 8 × 8 unless its data says."""
+        its_queries, its_keys = self.carried()
+        keys = keys or its_keys or 8
+        queries = queries or its_queries or keys
         offset = keys - queries if offset is None else offset
         allowed = self.allows(torch.arange(queries), torch.arange(keys), offset)
         rows = allowed.expand(-1, -1, queries, keys)[0, 0].tolist()
@@ -94,7 +119,7 @@ class Mask:
 
     def spell(self, data: Callable[[Tensor], str]) -> str:
         """The mask as one writes it, each tensor it carries spelled by `data`."""
-        spelled = [data(part) if isinstance(part, Tensor) else repr(part) for part in self.parts()]
+        spelled = [data(part) if isinstance(part, Tensor) else f"{part}" for part in self.parts()]
         return f"{type(self).__name__}({', '.join(spelled)})"
 
     def __repr__(self) -> str:
@@ -127,6 +152,13 @@ class both(Mask):
         left = self.left.blocks(query_edges, key_edges, offset)
         return torch.minimum(left, self.right.blocks(query_edges, key_edges, offset))
 
+    def reach(self) -> tuple[float, float]:
+        (low, high), (least, most) = self.left.reach(), self.right.reach()
+        return max(low, least), min(high, most)
+
+    def relative(self) -> bool:
+        return self.left.relative() and self.right.relative()
+
     def spell(self, data: Callable[[Tensor], str]) -> str:
         # & binds tighter than |, and groups to the left.
         left, right = self.left.spell(data), self.right.spell(data)
@@ -148,6 +180,13 @@ class either(Mask):
         left = self.left.blocks(query_edges, key_edges, offset)
         return torch.maximum(left, self.right.blocks(query_edges, key_edges, offset))
 
+    def reach(self) -> tuple[float, float]:
+        (low, high), (least, most) = self.left.reach(), self.right.reach()
+        return min(low, least), max(high, most)
+
+    def relative(self) -> bool:
+        return self.left.relative() and self.right.relative()
+
     def spell(self, data: Callable[[Tensor], str]) -> str:
         left, right = self.left.spell(data), self.right.spell(data)
         return f"{left} | " + (f"({right})" if isinstance(self.right, either) else right)
@@ -164,6 +203,9 @@ class outside(Mask):
 
     def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
         return FULL - self.inner.blocks(query_edges, key_edges, offset)
+
+    def relative(self) -> bool:
+        return self.inner.relative()
 
     def spell(self, data: Callable[[Tensor], str]) -> str:
         inner = self.inner.spell(data)
@@ -184,6 +226,8 @@ def _same(a: object, b: object) -> bool:
 
 
 def _show(data: Tensor) -> str:
-    if data.numel() <= 8:
+    # Only plain data at hand is read: not a GPU's, nor what a compiler or transform stands in for.
+    plain = type(data) is Tensor and data.device.type == "cpu" and data.numel() <= 8
+    if plain and not (torch.compiler.is_compiling() or is_functorch_wrapped_tensor(data)):
         return repr(data.tolist())
     return f"<{str(data.dtype).removeprefix('torch.')} {'×'.join(map(str, data.shape))}>"

@@ -1,0 +1,150 @@
+"""The command line: what it prints, where, with which exit code, and never a traceback."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import multihead
+from multihead import cli
+
+TEXT = "The cat that I saw yesterday ran away"
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.build(), [*arguments], prog_name="multihead")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a shell runs it, its output going to a pipe."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    code = "import sys; sys.argv[0] = 'multihead'; from multihead.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, encoding=environment.get("PYTHONIOENCODING", "utf-8"), env={**clean, **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_every_command(arguments):
+    result = call(*arguments)
+    assert result.exit_code == 0
+    assert "Usage: multihead" in result.stdout
+    assert "explain" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_help_of_explain_names_its_options():
+    result = call("explain", "--help")
+    assert result.exit_code == 0
+    for option in ("TEXT", "--heads", "--dims", "--seed", "--no-mask", "--no-costs"):
+        assert option in result.stdout
+    assert "--model" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"multihead {multihead.__version__}\n")
+
+
+def test_explain_takes_a_sentence_quoted_or_not():
+    quoted = call("explain", TEXT, "--no-costs")
+    assert quoted.exit_code == 0
+    assert "9 project" in quoted.stdout
+    assert call("explain", *TEXT.split(), "--no-costs").stdout == quoted.stdout
+    assert call("explain", TEXT, "--no-costs", "--no-mask").stdout != quoted.stdout
+    assert call("explain", TEXT, "--no-costs", "--seed", "1").stdout != quoted.stdout
+    assert (
+        "2 heads of 5" in call("explain", "a", "--heads", "2", "--dims", "10", "--no-costs").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explain", ""], "the text has no words"),
+        (["explain", "  \t "], "the text has no words"),
+        (["explain", "a b", "--heads", "3"], "do not make 3 equal heads"),
+        (["explain", "a", "--heads", "0"], "heads must be 1 to 64"),
+        (["explain", "a", "--heads", "-2"], "heads must be 1 to 64"),
+        (["explain", "a", "--dims", "100000"], "dims must be 1 to 1,024"),
+        (["explain", "word " * 10_000], "256 words at most, and it has 10,000"),
+        (["explain", "a", "--seed", "-1"], "a seed must be"),
+        (["explain", "a", "--heads", "four"], "--heads"),
+        (["explain", "a", "--wat"], "--wat"),
+        (["explain"], "TEXT"),
+        (["explan", "a"], "explain"),
+        (["nothing"], "nothing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_input_is_a_message_and_exit_code_2(arguments, said):
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr) < 400
+
+
+@pytest.mark.parametrize("arguments", [["explain", ""], ["explain", "a", "--heads", "3"], ["nope"]])
+def test_no_traceback_reaches_the_shell(arguments):
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr
+    assert result.stdout == ""
+
+
+def test_the_whole_command_in_a_pipe():
+    result = run("explain", TEXT, "--heads", "4", COLUMNS="200")  # a page for reading stays narrow
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b" not in result.stdout
+    assert "Measured on this machine" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_colours_come_and_go():
+    coloured = run("explain", TEXT, "--no-costs", FORCE_COLOR="1", TERM="xterm").stdout
+    plain = run("explain", TEXT, "--no-costs", FORCE_COLOR="1", TERM="xterm", NO_COLOR="1").stdout
+    colour = re.compile(r"\x1b\[(\d+;)*3[0-7]m")
+    assert colour.search(coloured)
+    assert not colour.search(plain)
+
+
+def test_text_is_text_and_nothing_a_terminal_obeys():
+    result = run("explain", "a \x1b[31mred [bold]b[/bold] :smile:", "--no-costs")
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    assert "a \ufffd[31mred [bold]b[/bold] :smile:" in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_stream_that_knows_no_shades_gets_plain_ones(encoding):
+    result = run("explain", "naïve cat", "--no-costs", PYTHONIOENCODING=encoding)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "@@" in result.stdout
+    assert "-- 1 project ---" in result.stdout
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules['{missing}'] = None; from multihead.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert missing in result.stderr
+    assert "pip install 'multihead[explorer]'" in result.stderr
+
+
+def test_importing_needs_no_extra():
+    code = "import sys, multihead, multihead.cli; print({'typer', 'rich'} & {*sys.modules})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "set()\n"
