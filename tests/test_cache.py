@@ -110,7 +110,9 @@ def test_a_context_is_projected_once(d_context):
         (attn.kv if d_context else attn.qkv).weight[
             -1
         ].zero_()  # the values' last row: not used again
-    same(attn(x[:, 4:], context, cache=cache), whole[:, 4:])
+    same(attn(x[:, 4:], cache=cache), whole[:, 4:])
+    with pytest.raises(ValueError, match="holds a context already, and another came"):
+        attn(x, 2 * context, cache=cache)
     with pytest.raises(ValueError, match="holds a context, which cannot be cut"):
         cache.truncate(1)
 
@@ -180,7 +182,7 @@ def test_a_cache_says_what_it_cannot_do():
     attn = build("window")
     with pytest.raises(ValueError, match="keeps 3 keys, and .*prefix.* looks at where keys stand"):
         attn(x, mask=mh.prefix(1), cache=attn.new_cache(BATCH, 8))
-    with pytest.raises(ValueError, match=r"do not fit the cache.*\n  keys \(2, 6, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"do not fit the cache(.|\n)*keys \(2, 6, 3, 4\)"):
         attn(x, cache=attn.new_cache(3, 8))
     with pytest.raises(ValueError, match="at least one batch row"):
         attn.new_cache(0, 8)
@@ -215,3 +217,81 @@ def test_reach():
     assert mh.same_token([1, 2]).reach() == (-inf, -1)
     assert (mh.causal() & mh.window(3)).relative()
     assert not (mh.causal() & mh.prefix(3)).relative()
+
+
+WRONG = {
+    "bias": {"bias": torch.ones(7, 9)},
+    "mask": {"mask": torch.ones(5, 5, dtype=torch.bool)},
+    "rows": {"mask": mh.padding([1, 2, 3])},
+    "text": {"mask": "causal"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ["causal", "window"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_call_that_fails_leaves_the_cache_as_it_was(name, wrong, grad, monkeypatch):
+    monkeypatch.setattr("multihead.cache._SLACK", 1)
+    attn, x = build(name), tokens(12)
+    with torch.set_grad_enabled(grad):
+        cache = attn.new_cache(BATCH, 20)
+        found = []
+        for part in x.split(1, dim=1):
+            with pytest.raises(ValueError):  # noqa: PT011
+                attn(part, cache=cache, **WRONG[wrong])
+            found.append(attn(part, cache=cache))
+        same(torch.cat(found, dim=1), attn(x))
+
+
+def test_a_failed_first_call_holds_no_context():
+    attn = mh.MultiHeadAttention(D_MODEL, HEADS, dtype=torch.float64)
+    x, cache = tokens(4), attn.new_cache(BATCH, 9)
+    with pytest.raises(ValueError, match="does not broadcast"):
+        attn(x, tokens(9), bias=torch.ones(3, 2), cache=cache)
+    assert not cache.context
+    same(attn(x, tokens(9), cache=cache), attn(x, tokens(9)))
+
+
+def test_a_mask_that_reaches_further_than_the_cache():
+    attn = build("window")
+    cache = attn.new_cache(BATCH, 20)
+    attn.mask = mh.causal()
+    with pytest.raises(ValueError, match="keeps 3 keys, and causal.. looks further back"):
+        attn(tokens(3), cache=cache)
+
+
+def test_a_cache_of_another_dtype():
+    attn, x = build("rope").float(), tokens(6).float()
+    with torch.no_grad():
+        cache = attn.new_cache(BATCH, 6, dtype=torch.bfloat16)
+        found = torch.cat([attn(part, cache=cache) for part in x.split(2, dim=1)], dim=1)
+    torch.testing.assert_close(found, attn(x), rtol=0.05, atol=0.1)
+
+
+def test_gradients_of_what_is_not_in_the_keys():
+    """Frozen keys, learnt sinks: steps that are kept for one backward do not harm one another."""
+    attn, x = build("everything"), tokens(8)
+    for name, parameter in attn.named_parameters():
+        parameter.requires_grad_(name == "sinks")
+    cache = attn.new_cache(BATCH, 8)
+    loss = sum(attn(part, cache=cache).square().sum() for part in x.split(1, dim=1))
+    loss.backward()
+    found = attn.sinks.grad.clone()
+    attn.sinks.grad = None
+    attn(x).square().sum().backward()
+    same(found, attn.sinks.grad)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cache: cache.truncate(2.5),
+        lambda cache: cache.reorder([0, 1]),
+        lambda cache: build("causal").new_cache(2, "10"),
+        lambda cache: build("causal").new_cache(2, 10.5),
+    ],
+)
+def test_wrong_types_are_said(call):
+    cache = build("causal").new_cache(BATCH, 4)
+    with pytest.raises(ValueError, match="; give|give whole"):
+        call(cache)

@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from typing import IO
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import multihead
@@ -18,13 +20,15 @@ def call(*arguments: str):
     return CliRunner().invoke(cli.build(), [*arguments], prog_name="multihead")
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, stdout: int | IO[str] = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The command as a shell runs it, its output going to a pipe."""
     clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     code = "import sys; sys.argv[0] = 'multihead'; from multihead.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        capture_output=True, text=True, encoding=environment.get("PYTHONIOENCODING", "utf-8"), env={**clean, **environment},
+        stdout=stdout, stderr=subprocess.PIPE, text=True, encoding=environment.get("PYTHONIOENCODING", "utf-8"), env={**clean, **environment},
     )  # fmt: skip
 
 
@@ -129,6 +133,57 @@ def test_a_stream_that_knows_no_shades_gets_plain_ones(encoding):
     assert (result.returncode, result.stderr) == (0, "")
     assert "@@" in result.stdout
     assert "-- 1 project ---" in result.stdout
+
+
+def test_a_plain_stream_keeps_the_columns():
+    """A wide character takes two cells: so do the question marks in its place."""
+    text = "日本語 は cat 😀 e\u0301te\u0301"
+    shown = run("explain", text, "--no-costs").stdout.splitlines()
+    plain = run("explain", text, "--no-costs", PYTHONIOENCODING="ascii").stdout.splitlines()
+    assert "??????" in "".join(plain)
+    assert [len(line) for line in plain] == [cell_len(line) for line in shown]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["explain", "a", "--no-costs"], ["--help"], ["--version"]])
+def test_a_full_disk_is_a_line_and_exit_code_1(arguments):
+    with open("/dev/full", "w") as full:
+        result = run(*arguments, stdout=full)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device; make room" in result.stderr
+
+
+def test_a_reader_that_leaves_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        result = run("explain", "a", "--no-costs", stdout=pipe)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("when", ["build", "app"])
+def test_ctrl_c_is_exit_code_130_and_no_traceback(when):
+    stop = "def stop(*_, **__): raise KeyboardInterrupt"
+    set_up = (
+        "cli.build = stop"
+        if when == "build"
+        else "from multihead.views import walk; walk.walk = stop"
+    )
+    code = f"import sys\nfrom multihead import cli\n{stop}\n{set_up}\ncli.main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "explain", "a"], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_an_error_about_a_file_is_not_taken_for_output(monkeypatch):
+    def build():
+        raise FileNotFoundError(2, "No such file", "weights.bin")
+
+    monkeypatch.setattr(cli, "build", build)
+    with pytest.raises(FileNotFoundError):
+        cli.main()
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

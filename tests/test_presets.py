@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -25,6 +26,7 @@ from transformers.models import (
 from multihead.layer import MultiHeadAttention
 from multihead.positions import Rope, alibi
 from multihead.presets import PRESETS, AttentionShape, Figures, cost, preset
+from multihead.presets.published import ALIASES
 
 ROWS = pytest.mark.parametrize("shape", PRESETS.values(), ids=PRESETS)
 PLAIN = AttentionShape("plain", 3, 13, 6, 6, 5, None, "none", "this test")
@@ -191,7 +193,7 @@ def test_the_local_layers_of_gemma_3_turn_faster():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("llama3-8b", "llama-3-8b"), ("GPT2-Small", "gpt2-small"), ("bert", "bert-base")],
+    [("llama-8b", "llama-3-8b"), ("GPT2-Small", "gpt2-small"), ("bert", "bert-base")],
 )
 def test_an_unknown_name_lists_what_is_near_and_all_names(name: str, near: str):
     with pytest.raises(ValueError, match=f"no preset '{name}'; did you mean .*{near}") as caught:
@@ -199,6 +201,25 @@ def test_an_unknown_name_lists_what_is_near_and_all_names(name: str, near: str):
     listed = str(caught.value).partition("\n")[2]
     assert listed.replace("\n", " ").replace(",", "").split() == list(PRESETS)
     assert max(map(len, str(caught.value).splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "name", [None, 3, ["gpt3"], PRESETS["gpt3"]], ids=lambda x: type(x).__name__
+)
+def test_what_is_no_name_lists_all_names(name):
+    said = rf"takes the name of a model, and {type(name).__name__} came; choose .*\n  transformer-"
+    with pytest.raises(ValueError, match=said):
+        preset(name)
+
+
+def test_other_names_mean_one_row():
+    assert preset("gpt-3") is PRESETS["gpt3"]
+    assert cost("mistral-7b", 8) == cost("mistral-7b-v0.1", 8)
+    assert not ALIASES.keys() & PRESETS.keys()
+    assert set(ALIASES.values()) <= PRESETS.keys()
+    for alias, name in ALIASES.items():  # one spelling or another, with nothing that misleads
+        assert alias.replace("-", "")[:4] == name.replace("-", "")[:4]
+    assert "gpt-2" not in ALIASES  # which of the four?
 
 
 def test_a_name_near_to_nothing_lists_all_names():
@@ -462,9 +483,23 @@ def test_a_bill_tells_the_kinds_of_layers_apart():
     )
 
 
-@pytest.mark.parametrize(
-    ("tokens", "others"), [(0, {}), (1, {"batch": 0}), (1, {"dtype": 0}), (-1, {})]
-)
-def test_a_bill_for_nothing_is_refused(tokens: int, others: dict):
-    with pytest.raises(ValueError, match="must be 1 or more; change them"):
-        cost("gpt2-small", tokens, **others)
+@pytest.mark.parametrize("name", ["tokens", "batch", "dtype"])
+@pytest.mark.parametrize("size", [0, -1, 1.5, "8", "x", True, None], ids=repr)
+def test_a_bill_for_no_number_is_refused(name: str, size):
+    asked = {"tokens": 8, name: size}
+    with pytest.raises(
+        ValueError, match=f"{name} must be .*1 or more; change it.\n  {name} {size!r}"
+    ):
+        cost("gpt2-small", **asked)
+
+
+def test_numbers_of_numpy_do_not_overflow():
+    whole = cost("gpt3", 2**20, batch=2**10)
+    assert cost("gpt3", np.int32(2**20), batch=np.int32(2**10)).total == whole.total
+
+
+@pytest.mark.parametrize("config", [None, nn.Linear(2, 2), 3, ["gpt3"]], ids=repr)
+def test_a_bill_for_something_else_is_refused(config):
+    kind = type(config).__name__
+    with pytest.raises(ValueError, match=f"takes an AttentionShape .*; give .*\n  came {kind}"):
+        cost(config, 8)

@@ -15,6 +15,19 @@ from .masks import (
     same_token,
     window,
 )
+from .observation import (
+    Observation,
+    expect,
+    heatmap,
+    mass,
+    merge,
+    observe,
+    pooled_weights,
+    received,
+    similarity,
+    top,
+    weights,
+)
 from .positions import alibi, rope
 from .presets import cost, preset
 
@@ -23,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Cache",
     "MultiHeadAttention",
+    "Observation",
     "after_same_token",
     "alibi",
     "attend",
@@ -30,16 +44,26 @@ __all__ = [
     "cost",
     "dense",
     "documents",
+    "expect",
     "explain_choice",
     "from_torch",
     "from_transformers",
+    "heatmap",
     "masks_from_torch",
+    "mass",
+    "merge",
+    "observe",
     "offset",
     "padding",
+    "pooled_weights",
     "prefix",
     "preset",
+    "received",
     "rope",
     "same_token",
+    "similarity",
     "to_torch",
+    "top",
+    "weights",
     "window",
 ]

@@ -6,6 +6,8 @@ length 8, every key kept        a mask that reaches 3 keys back: old keys make r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -46,10 +48,10 @@ class Cache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if batch < 1 or length < 1:
+        if any(type(n) is not int or n < 1 for n in (batch, length)):
             raise ValueError(
                 "a cache needs at least one batch row and room for one token, but batch "
-                f"{batch} and length {length} came."
+                f"{batch!r} and length {length!r} came; give whole numbers."
             )
         back = float("inf") if mask is None or not mask.relative() else -mask.reach()[0]
         self.back = int(back) if back < float("inf") else None  # keys to keep, if the mask says so
@@ -63,7 +65,16 @@ class Cache:
 
     def append(self, key: Keys, value: Values) -> Kept:
         """Take in the next tokens; give all keys and values that they may see, themselves last."""
-        self._check(key, "new tokens")
+        whole, commit = self.preview(key, value)
+        commit()
+        return whole
+
+    def preview(self, key: Keys, value: Values) -> tuple[Kept, Callable[[], None]]:
+        """What `append` would give, and the step that makes it so: nothing is kept before that.
+
+        A caller can use the keys, see that all went well, and only then commit.
+        """
+        self._check(key, value, "new tokens")
         held, tokens, room = self._held, key.shape[2], self._key.shape[2]
         overflows = held + tokens > room
         if overflows and self.back is None:
@@ -73,23 +84,29 @@ class Cache:
             )
         first = 0 if self.back is None else max(0, held - self.back)  # the oldest still visible
         pairs = ((self._key, key), (self._value, value))
-        whole = None
-        if overflows or (torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)):
-            whole = [torch.cat([old[:, :, first:held], new.to(old)], dim=2) for old, new in pairs]
-        if overflows:
-            assert whole is not None
-            assert self.back is not None
-            self._held = min(self.back, whole[0].shape[2])
-            for buffer, every in zip((self._key, self._value), whole, strict=True):
-                buffer[:, :, : self._held] = every[:, :, every.shape[2] - self._held :].detach()
+        copies = overflows or torch.is_grad_enabled()
+        if copies:
+            # A copy: the buffer will be overwritten, and a graph may still need what was seen.
+            seen = [torch.cat([old[:, :, first:held].to(new), new], dim=2) for old, new in pairs]
         else:
-            self._held = held + tokens
-            for buffer, new in pairs:
-                buffer[:, :, held : self._held] = new.detach()
-        self.seen += tokens
-        if whole is not None:
-            return whole[0], whole[1]
-        return self._key[:, :, first : self._held], self._value[:, :, first : self._held]
+            for buffer, new in pairs:  # beyond what is held there is nothing to harm
+                buffer[:, :, held : held + tokens] = new
+            seen = [buffer[:, :, first : held + tokens].to(new) for buffer, new in pairs]
+
+        def commit() -> None:
+            if overflows:
+                assert self.back is not None
+                keep = min(self.back, seen[0].shape[2])
+                for buffer, every in zip((self._key, self._value), seen, strict=True):
+                    buffer[:, :, :keep] = every[:, :, every.shape[2] - keep :].detach()
+                self._held = keep
+            else:
+                for buffer, new in pairs if copies else ():
+                    buffer[:, :, held : held + tokens] = new.detach()
+                self._held = held + tokens
+            self.seen += tokens
+
+        return (seen[0], seen[1]), commit
 
     def hold(self, key: Keys, value: Values) -> None:
         """Keep the keys and values of a context, once and for all calls to come."""
@@ -98,8 +115,8 @@ class Cache:
                 f"this cache holds {self.seen} tokens and cannot hold a context too; "
                 "make one for the context with new_cache."
             )
-        self._check(key, "a context")
-        self._key, self._value = key, value
+        self._check(key, value, "a context")
+        self._key, self._value = key.detach(), value.detach()
         self._held = self.seen = key.shape[2]
         self.context = True
 
@@ -110,10 +127,14 @@ class Cache:
     def reorder(self, index: Int[Tensor, "beams"]) -> None:
         """Let row i go on from what row `index[i]` has seen: for beams, which die and multiply."""
         batch = self._key.shape[0]
-        if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
+        whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+        if not whole or index.ndim != 1:
+            came = (
+                f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else repr(index)
+            )
             raise ValueError(
-                f"reorder takes a 1-D tensor of row numbers, but {index.dtype} "
-                f"{tuple(index.shape)} came."
+                f"reorder takes a 1-D tensor of row numbers, but {came} came; "
+                "give one, as torch.tensor([1, 0])."
             )
         if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < batch):
             raise ValueError(
@@ -125,10 +146,10 @@ class Cache:
         """Forget all but the first `tokens` tokens, where the keys before them are still there."""
         if self.context:
             raise ValueError("this cache holds a context, which cannot be cut; make a new one.")
-        if not 0 <= tokens <= self.seen:
+        if type(tokens) is not int or not 0 <= tokens <= self.seen:
             raise ValueError(
-                f"cannot cut back to {tokens} tokens: the cache has seen {self.seen}; "
-                "give a number from 0 to that."
+                f"cannot cut back to {tokens!r} tokens: the cache has seen {self.seen}; "
+                "give a whole number from 0 to that."
             )
         gone = self.seen - self._held  # the position of the oldest key that is there
         needed = max(0, tokens - (self.seen if self.back is None else self.back))
@@ -141,14 +162,16 @@ class Cache:
         self._held = max(0, tokens - gone)
         self.seen = tokens
 
-    def _check(self, key: Keys, what: str) -> None:
+    def _check(self, key: Keys, value: Values, what: str) -> None:
         if self.context:
             raise ValueError(f"this cache holds a context already; make another for {what}.")
-        batch, heads, _, dim = self._key.shape
-        if (key.shape[0], key.shape[1], key.shape[3]) != (batch, heads, dim):
+        (batch, heads, _, dim), value_dim = self._key.shape, self._value.shape[3]
+        fits = (key.shape[0], key.shape[1], key.shape[3]) == (batch, heads, dim)
+        if not fits or value.shape[:3] != key.shape[:3] or value.shape[3] != value_dim:
             raise ValueError(
-                "these keys do not fit the cache; make one with new_cache of the same layer.\n"
-                f"  keys {tuple(key.shape)}  cache ({batch}, {heads}, tokens, {dim})"
+                "these keys and values do not fit the cache; make one with new_cache of the same "
+                f"layer.\n  keys {tuple(key.shape)}  cache ({batch}, {heads}, tokens, {dim})\n"
+                f"  values {tuple(value.shape)}  cache ({batch}, {heads}, tokens, {value_dim})"
             )
 
     def __repr__(self) -> str:

@@ -1,7 +1,10 @@
 """The command line: parse, call, print."""
 
 import codecs
+import contextlib
 import io
+import itertools
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +16,27 @@ PLAIN = dict(zip("█▓▒░·×→─√÷ᵀ…²", "@#+-.x>-v/T~2", strict=
 
 
 def main() -> None:
-    """The `multihead` command."""
+    """The `multihead` command: what goes wrong is a line on stderr and an exit code."""
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)  # what a shell says of a command that Ctrl-C ended
+    except OSError as error:
+        if error.filename is not None:
+            raise  # a file, and not what we print
+        with contextlib.suppress(OSError, ValueError):  # else Python tries, and fails, once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(
+                f"multihead: cannot write what it prints: {error.strerror or error}; "
+                "make room, or send it elsewhere.",
+                file=sys.stderr,
+            )
+        sys.exit(1)
+
+
+def run() -> None:
+    """Build the application and call it; it ends in SystemExit, its output written."""
     try:
         app = build()
     except ModuleNotFoundError as missing:
@@ -28,7 +51,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")  # no text may end in a traceback
-    app()
+    try:
+        app()
+    finally:
+        if sys.stdout is not None:  # as under pythonw, or after >&-
+            sys.stdout.flush()  # here a full disk can still be told
 
 
 def build() -> "typer.Typer":
@@ -119,6 +146,13 @@ COMMANDS = (add_version, add_explain)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
+    """As many cells as the terminal would have given it, so that columns stay columns."""
+    from rich.cells import cell_len
+
     assert isinstance(error, UnicodeEncodeError)
     hard = error.object[error.start : error.end]
-    return "".join(PLAIN.get(character, "?") for character in hard), error.end
+    parts = []
+    for ours, same in itertools.groupby(hard, PLAIN.__contains__):
+        text = "".join(same)
+        parts.append("".join(map(PLAIN.__getitem__, text)) if ours else "?" * cell_len(text))
+    return "".join(parts), error.end

@@ -206,8 +206,9 @@ def test_the_module_is_the_layer(options, learning):
         close(module(x, context, context)[0], layer(x, context))
         if layer.d_context in (None, 30):
             ahead = ~torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()
-            close(module(x, x, x)[0], layer(x))
-            close(module(x, x, x, attn_mask=ahead)[0], layer(x, mask=mh.causal()))
+            own = None if layer.d_context is None else x  # a layer with d_context wants to be told
+            close(module(x, x, x)[0], layer(x, own))
+            close(module(x, x, x, attn_mask=ahead)[0], layer(x, own, mask=mh.causal()))
 
 
 def test_a_bias_that_was_not_there_is_zero_and_stays_so():
@@ -281,6 +282,35 @@ def test_each_thing_that_a_module_cannot_express_is_an_error(option, value):
     more = {"head_dim": 6} if option == "rope" else {}  # rope turns pairs
     with pytest.raises(ValueError, match=option):
         to_torch(mh.MultiHeadAttention(36, 6, **more, **{option: value}))
+
+
+@pytest.mark.parametrize("layer", [None, nn.Linear(2, 2), nn.MultiheadAttention(4, 2)], ids=repr)
+def test_what_is_no_layer_is_an_error(layer):
+    kind = type(layer).__name__
+    with pytest.raises(
+        ValueError, match=rf"takes a multihead.MultiHeadAttention; build .*\n  layer: .*{kind}"
+    ):
+        to_torch(layer)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"attn_mask": [[True]]}, r"attn_mask must be a tensor of .*; make it one.*\n  attn_mask list"),
+        ({"key_padding_mask": [[True]]}, r"key_padding_mask must be a tensor .*\n  key_padding_mask list"),
+        ({"attn_mask": torch.ones(3)}, r"attn_mask must be a tensor of \(queries, keys\) .*\n  attn_mask \(3,\)"),
+        ({"attn_mask": torch.ones(1, 1, 3, 3)}, r"\n  attn_mask \(1, 1, 3, 3\)"),
+        ({"key_padding_mask": torch.ones(1, 3, 3)}, r"\(keys\) or \(batch, keys\).*\n  key_padding_mask \(1, 3, 3\)"),
+        ({"attn_mask": torch.ones(6, 5, 5), "num_heads": 0}, r"1 or more; give it .*\n  num_heads 0"),
+        ({"attn_mask": torch.ones(5, 5), "num_heads": -1}, r"1 or more; .*\n  num_heads -1"),
+        ({"num_heads": True}, r"\n  num_heads True"),
+        ({"num_heads": "2"}, r"\n  num_heads '2'"),
+        ({"num_heads": 2.0}, r"\n  num_heads 2.0"),
+    ],
+)  # fmt: skip
+def test_what_no_module_takes_as_a_mask_is_an_error(given, said):
+    with pytest.raises(ValueError, match=said):
+        masks_from_torch(**given)
 
 
 def test_masks_from_torch_says_what_it_needs():

@@ -325,6 +325,20 @@ def test_half_of_bert_is_an_error_that_names_the_whole():
             from_transformers(half)
 
 
+@pytest.mark.parametrize("where", ["module", "config"])
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_positions_of_bert_are_an_error(kind, where):
+    module = attention_modules(build("bert"))[0]
+    owner = module.self if where == "module" else module.self.config
+    owner.position_embedding_type = "absolute"
+    from_transformers(module)
+    owner.position_embedding_type = kind
+    with pytest.raises(
+        ValueError, match=f"'absolute': .*; keep .*\n  {where}.position_embedding_type '{kind}'"
+    ):
+        from_transformers(module)
+
+
 def test_another_module_is_an_error_that_says_which_there_are():
     config = PhiConfig(hidden_size=12, num_attention_heads=3, num_key_value_heads=3)
 

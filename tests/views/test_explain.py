@@ -168,11 +168,27 @@ def test_it_says_at_the_top_and_at_the_maps_that_the_weights_mean_nothing():
     ],
     ids=["plain", "one", "wide", "much", "long"],
 )
-@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("width", [80, 60, 30])
 def test_a_page_fits_and_ends_in_no_spaces(text, asked, width):
     for line in printed(walk(text, **asked), width).splitlines():
         assert cell_len(line) <= width
         assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", [79, 30])
+def test_a_narrow_page_says_what_it_wants(width):
+    assert f"wants 80 columns and has {width}:" in " ".join(printed(walk(TEXT), width).split())
+    assert "wants 80 columns" not in printed(walk(TEXT))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_which_weights_are_0_is_said_as_it_is(masked):
+    seen = walk(TEXT, masked=masked)
+    said = " ".join(" ".join(part(printed(seen), "6 softmax", "7 weigh the values")).split())
+    assert ("what the mask forbids is exactly 0, the rest is above 0" in said) == masked
+    assert ("its row: weights above 0 that add up to 100 %" in said) == (not masked)
+    zero = torch.ones(8, 8, dtype=torch.bool).triu(1) if masked else torch.zeros(8, 8).bool()
+    assert torch.equal(seen.steps.weights == 0, zero.expand(4, 8, 8))
 
 
 def test_what_is_left_out_is_said():

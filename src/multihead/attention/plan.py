@@ -40,18 +40,28 @@ class Size(NamedTuple):
     full_run: int
 
 
-def plan(problem: Problem, size: Size, rows_at_once: int) -> Iterator[tuple[slice, list[Strip]]]:
+def plan(
+    problem: Problem, size: Size, rows_at_once: int, chosen: Tensor | None = None
+) -> Iterator[tuple[slice, list[Strip]]]:
     """Batch rows, a few at a time, with their strips; rows share strips where the mask allows.
+
+    The problem's queries may be some that were chosen out of more: `chosen` holds their indices,
+    ascending, and strips count among the chosen.
 
     A mask is asked for a few strips at a time, so that for a million tokens too there is never a
     table of all blocks.
     """
     batch = problem.query.shape[0]
-    query_edges = _edges(problem.query.shape[2], size.queries)
+    row_edges = _edges(problem.query.shape[2], size.queries)
+    query_edges = row_edges
+    if chosen is not None:
+        chosen = chosen.cpu()
+        query_edges = torch.cat([chosen[row_edges[:-1]], chosen[-1:] + 1])
     key_edges = _edges(problem.key.shape[2], size.block)
     offset = problem.offset.cpu() if isinstance(problem.offset, Tensor) else problem.offset
-    for first in range(0, len(query_edges) - 1, _STRIPS):
+    for first in range(0, len(row_edges) - 1, _STRIPS):
         edges = query_edges[first : first + _STRIPS + 1]
+        rows = row_edges[first : first + _STRIPS + 1].tolist()
         if problem.mask is None:
             blocks = torch.full((1, 1, 1), FULL, dtype=torch.int8)
         else:
@@ -59,11 +69,11 @@ def plan(problem: Problem, size: Size, rows_at_once: int) -> Iterator[tuple[slic
         blocks = blocks.expand(-1, len(edges) - 1, len(key_edges) - 1)
         alike = bool((blocks == blocks[:1]).all())
         at_once = rows_at_once if alike else 1
-        tables, queries, keys = blocks.numpy(), edges.tolist(), key_edges.tolist()
+        tables, keys = blocks.numpy(), key_edges.tolist()
         for row in range(0, batch, at_once):
             table = tables[0 if alike else row]
             strips = [
-                Strip(slice(*queries[i : i + 2]), _runs(kinds, keys, size))
+                Strip(slice(*rows[i : i + 2]), _runs(kinds, keys, size))
                 for i, kinds in enumerate(table)
             ]
             yield slice(row, row + at_once), _join(strips, size)

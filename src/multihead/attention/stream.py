@@ -90,12 +90,12 @@ class _Tiles:
         seen = None
         for run in strip.runs:
             key, value = p.key[:, :, run.keys], p.value[:, :, run.keys]
-            added = _added(p, strip, run)
+            extra = added(p, indices(p, strip.queries), run)
             if self.fused:
-                here = flash.forward(query, key, value, scale=p.scale, causal=False, bias=added)
+                here = flash.forward(query, key, value, scale=p.scale, causal=False, bias=extra)
             else:
-                extras = self._extras(p, added, self._kept(p, rows, strip, run))
-                here = tile.forward(*_exactly(query, key, value), **extras)
+                extras = self._extras(p, extra, self._kept(p, rows, strip, run))
+                here = tile.forward(*exactly(query, key, value), **extras)
             seen = Partial(*here) if seen is None else merge(seen, Partial(*here))
         return seen
 
@@ -103,18 +103,18 @@ class _Tiles:
         """Gradients of one tile: query, key, value, and the scores if a bias asks for them."""
         query = p.query[:, :, strip.queries]
         key, value = p.key[:, :, run.keys], p.value[:, :, run.keys]
-        added = _added(p, strip, run)
+        extra = added(p, indices(p, strip.queries), run)
         if self.fused:
             grads = flash.backward(
                 grad_out, grad_lse, query, key, value, out, lse,
-                scale=p.scale, causal=False, bias=added,
+                scale=p.scale, causal=False, bias=extra,
             )  # fmt: skip
             return *grads, None
         lse = lse.masked_fill(lse == -torch.inf, 0.0)  # a dead row: exp(−inf − 0) is the 0 it is
-        grad_out, query, key, value = _exactly(grad_out, query, key, value)
+        grad_out, query, key, value = exactly(grad_out, query, key, value)
         return tile.backward(
             grad_out, pull, query, key, value, lse,
-            **self._extras(p, added, self._kept(p, rows, strip, run)),
+            **self._extras(p, extra, self._kept(p, rows, strip, run)),
         )  # fmt: skip
 
     def _extras(self, p: Problem, added: Tensor | None, kept: Tensor | None) -> dict:
@@ -127,7 +127,7 @@ class _Tiles:
         assert p.seed is not None
         first = rows.start
         spans = (slice(first, first + p.query.shape[0]), slice(0, p.query.shape[1]))
-        axes = (_indices(p, span) for span in (*spans, strip.queries, run.keys))
+        axes = (indices(p, span) for span in (*spans, strip.queries, run.keys))
         return keep(p.seed, p.dropout, *axes).to(exact(p.query.dtype)) / (1.0 - p.dropout)
 
 
@@ -153,7 +153,7 @@ class _Gradients:
         self.value[rows, :, run.keys] += value
         if self.slopes.numel():
             distance = alibi(torch.ones_like(self.slopes)).values(
-                _indices(self.p, strip.queries), _indices(self.p, run.keys), self.p.row(rows).offset
+                indices(self.p, strip.queries), indices(self.p, run.keys), self.p.row(rows).offset
             )
             self.slopes += (scores * distance).sum((0, 2, 3))
         elif self.bias.numel():
@@ -172,22 +172,23 @@ def _kernel_answers(p: Problem) -> bool:
     return p.query.device.type == "cpu" and p.softcap is None and not p.dropout
 
 
-def _added(p: Problem, strip: Strip, run: Run) -> Tensor | None:
+def added(p: Problem, queries: Tensor, run: Run) -> Tensor | None:
     """What is added to the scores of a tile: its bias, and −inf where the mask forbids."""
     dtype = exact(p.query.dtype)
-    queries, keys = _indices(p, strip.queries), _indices(p, run.keys)
-    added = None
+    keys = indices(p, run.keys)
+    total = None
     if isinstance(p.bias, Alibi):
-        added = p.bias.values(queries, keys, p.offset).to(dtype)
+        total = p.bias.values(queries, keys, p.offset).to(dtype)
     elif p.bias is not None:
-        added = _window(p.bias, slice(None), strip.queries, run.keys).to(dtype)
-        added = added.expand(-1, -1, len(queries), len(keys))
+        total = p.bias if p.bias.shape[3] == 1 else p.bias[..., run.keys]
+        total = (total if total.shape[2] == 1 else total[:, :, queries]).to(dtype)
+        total = total.expand(-1, -1, len(queries), len(keys))
     if run.full or p.mask is None:
-        return added
+        return total
     allowed = p.mask.allows(queries, keys, p.offset)
-    if added is None:
-        added = torch.zeros((), dtype=dtype, device=allowed.device)
-    return added.where(allowed, -torch.inf).expand(-1, -1, len(queries), len(keys))
+    if total is None:
+        total = torch.zeros((), dtype=dtype, device=allowed.device)
+    return total.where(allowed, -torch.inf).expand(-1, -1, len(queries), len(keys))
 
 
 def _window(tensor: Tensor, rows: slice, queries: slice, keys: slice) -> Tensor:
@@ -198,9 +199,9 @@ def _window(tensor: Tensor, rows: slice, queries: slice, keys: slice) -> Tensor:
     ]
 
 
-def _indices(p: Problem, span: slice) -> Tensor:
+def indices(p: Problem, span: slice) -> Tensor:
     return torch.arange(span.start, span.stop, device=p.query.device)
 
 
-def _exactly(*tensors: Tensor) -> tuple[Tensor, ...]:
+def exactly(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(exact(tensor.dtype)) for tensor in tensors)

@@ -38,7 +38,7 @@ def forward(
     scratch: Scratch,
 ) -> tuple[Tensor, Tensor]:
     """out and lse of these queries over these keys; `added` holds bias and mask, `kept` dropout."""
-    powers = _scores(query, key, scale, softcap, scratch)
+    powers = scores(query, key, scale, softcap, scratch)
     if added is not None:
         powers += added
     top = powers.amax(-1, keepdim=True)
@@ -48,7 +48,7 @@ def forward(
     lse = (top + total.log()).squeeze(-1)  # log 0 is the −inf of a dead row
     if kept is not None:
         powers *= kept
-    out = _product(powers, value) / total.masked_fill_(dead, 1.0)
+    out = product(powers, value) / total.masked_fill_(dead, 1.0)
     return out, lse
 
 
@@ -71,7 +71,7 @@ def backward(
     With weights p = exp(score − lse):  d score = p · (kept · grad_out vᵀ − pull),
     where pull = Σ grad_out · out − grad_lse is one number a row.
     """
-    weights = _scores(query, key, scale, softcap, scratch)
+    weights = scores(query, key, scale, softcap, scratch)
     slope = None
     if softcap is not None:  # d/dx c·tanh(x/c) = 1 − tanh²(x/c)
         slope = scratch.take("slope", tuple(weights.shape))
@@ -80,28 +80,28 @@ def backward(
         weights += added
     weights.sub_(lse[..., None]).exp_()
     grad = scratch.take("grad", tuple(weights.shape))
-    _product(grad_out, value.mT, out=grad)
+    product(grad_out, value.mT, out=grad)
     if kept is not None:
         grad *= kept
     grad.sub_(pull[..., None]).mul_(weights)
     if kept is not None:
         weights *= kept
-    grad_value = _transposed_product(weights, grad_out, key.shape[1])
+    grad_value = transposed_product(weights, grad_out, key.shape[1])
     inner = grad
     if slope is not None:
         inner = slope.mul_(grad)
-    grad_query = _product(inner, key) * scale
-    grad_key = _transposed_product(inner, query, key.shape[1]) * scale
+    grad_query = product(inner, key) * scale
+    grad_key = transposed_product(inner, query, key.shape[1]) * scale
     return grad_query, grad_key, grad_value, grad
 
 
-def _scores(query: Tensor, key: Tensor, scale: float, softcap: float | None, scratch: Scratch):
-    scores = scratch.take("scores", (*query.shape[:3], key.shape[2]))
-    _product(query, key.mT, out=scores).mul_(scale)
-    return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
+def scores(query: Tensor, key: Tensor, scale: float, softcap: float | None, scratch: Scratch):
+    made = scratch.take("scores", (*query.shape[:3], key.shape[2]))
+    product(query, key.mT, out=made).mul_(scale)
+    return made if softcap is None else made.div_(softcap).tanh_().mul_(softcap)
 
 
-def _product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """left (batch, heads, m, k) @ right (batch, kv_heads, k, n), groups folded into rows."""
     batch, heads, rows, _ = left.shape
     kv_heads, columns = right.shape[1], right.shape[3]
@@ -113,7 +113,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.bmm(folded, right).view(batch, heads, rows, columns)
 
 
-def _transposed_product(left: Tensor, right: Tensor, kv_heads: int) -> Tensor:
+def transposed_product(left: Tensor, right: Tensor, kv_heads: int) -> Tensor:
     """leftᵀ right, summed over the query heads that share a key head."""
     batch, heads, rows, columns = left.shape
     left = left.reshape(batch * kv_heads, heads // kv_heads * rows, columns)

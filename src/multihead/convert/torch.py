@@ -28,6 +28,9 @@ def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention:
       `masks_from_torch` translate. For `is_causal=True` write `mask=mh.causal()`.
     - A query that may see nothing gets 0; there NaN.
 
+    A module with kdim ≠ vdim is refused: its keys and values come from two places, and here both
+    are read from one context. So are add_bias_kv and add_zero_attn, which add keys of their own.
+
     >>> theirs = nn.MultiheadAttention(12, 3, batch_first=True)
     >>> ours, x = from_torch(theirs), torch.randn(2, 5, 12)
     >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
@@ -109,6 +112,7 @@ def masks_from_torch(
     ■ ■ ·
     ■ ■ · None
     """
+    _check_masks(attn_mask, key_padding_mask, num_heads)
     if attn_mask is not None and attn_mask.ndim == 3:
         if num_heads is None or attn_mask.shape[0] % num_heads:
             raise ValueError(
@@ -156,7 +160,32 @@ def _check(module: nn.MultiheadAttention) -> None:
     )
 
 
+def _check_masks(attn_mask: object, key_padding_mask: object, num_heads: object) -> None:
+    for name, given, axes, shapes in (
+        ("attn_mask", attn_mask, (2, 3), "(queries, keys) or (batch · num_heads, queries, keys)"),
+        ("key_padding_mask", key_padding_mask, (1, 2), "(keys) or (batch, keys)"),
+    ):
+        if given is None or (isinstance(given, Tensor) and given.ndim in axes):
+            continue
+        came = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(
+            f"{name} must be a tensor of {shapes}, as the module takes it; make it one, or leave "
+            f"it out.\n  {name} {came}"
+        )
+    if num_heads is not None and not (type(num_heads) is int and num_heads > 0):
+        raise ValueError(
+            "num_heads must be a whole number of 1 or more; give it as the module has it, or leave "
+            f"it out.\n  num_heads {num_heads!r}"
+        )
+
+
 def _check_expressible(layer: MultiHeadAttention) -> None:
+    if not isinstance(layer, MultiHeadAttention):
+        kind = type(layer)
+        raise ValueError(
+            "to_torch takes a multihead.MultiHeadAttention; build one, or convert one with "
+            f"from_torch or from_transformers.\n  layer: {kind.__module__}.{kind.__qualname__}"
+        )
     d_model, heads, head_dim = layer.d_model, layer.num_heads, layer.head_dim
     product = f"num_heads · head_dim is {heads} · {head_dim}, where d_model is {d_model}"
     _refuse(

@@ -84,6 +84,7 @@ def _llama(module: Any) -> MultiHeadAttention:
 
 def _bert(module: Any) -> MultiHeadAttention:
     inner = module.self
+    _check_absolute(inner)
     crosses = module.is_cross_attention
     layer = MultiHeadAttention(
         inner.query.in_features, inner.num_attention_heads,
@@ -118,6 +119,18 @@ FAMILIES: dict[str, Callable[[Any], MultiHeadAttention]] = {
 
 def _scale(module: Any, head_dim: int) -> float | None:
     return None if module.scaling == head_dim**-0.5 else module.scaling
+
+
+def _check_absolute(module: Any) -> None:
+    """BERT's relative positions are added to the scores; absolute ones, before the first layer."""
+    for owner, where in ((module, "module"), (getattr(module, "config", None), "config")):
+        kind = getattr(owner, "position_embedding_type", None)
+        if kind not in (None, "absolute"):
+            raise ValueError(
+                "position_embedding_type must be 'absolute': other kinds add learnt distances to "
+                "the scores, which the layer does not; keep the module, or train one with "
+                f"absolute positions.\n  {where}.position_embedding_type {kind!r}"
+            )
 
 
 def _looking_back(module: Any) -> Mask:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from .fused import FusedMultiHeadAttn
@@ -28,7 +28,7 @@ from .scalar import attend_all
 from .split import FullMultiHeadAttention, MultiHeadAttn, merge_heads, split_heads
 from .stacked import MultiHeadAttentionWrapper, MultiHeadedAttentionWrapper
 from .streaming import stream
-from .weights import Weights
+from .weights import Weights, check_x
 
 __all__ = [
     "RUNGS",
@@ -54,6 +54,7 @@ class Carried:
 
     `output` also projects, where the rung does (else None). `rung` is the thing itself: a module;
     for `one_head` a list of them, for `scalar` the dict of matrices, for `streaming` the function.
+    Call and `output` take one text, (tokens, d_in), or several, (batch, tokens, d_in).
     """
 
     rung: Any
@@ -61,8 +62,8 @@ class Carried:
     output: Callable[[Tensor], Tensor] | None = None
 
     def __call__(
-        self, x: Float[Tensor, "batch tokens d_in"]
-    ) -> Float[Tensor, "batch tokens d_out"]:
+        self, x: Float[Tensor, "*batch tokens d_in"]
+    ) -> Float[Tensor, "*batch tokens d_out"]:
         return self.context(x)
 
 
@@ -130,10 +131,12 @@ def _full(w: Weights, context_length: int) -> Carried:
 
 
 def _streaming(w: Weights, context_length: int) -> Carried:
+    maps = ((w.query, w.query_bias), (w.key, w.key_bias), (w.value, w.value_bias))
+    own = [(m.detach().clone(), None if b is None else b.detach().clone()) for m, b in maps]
+
     def context(x: Tensor) -> Tensor:
-        query = split_heads(linear(x, w.query, w.query_bias), w.num_heads).numpy(force=True)
-        key = split_heads(linear(x, w.key, w.key_bias), w.num_heads).numpy(force=True)
-        value = split_heads(linear(x, w.value, w.value_bias), w.num_heads).numpy(force=True)
+        projected = (split_heads(linear(x, *pair), w.num_heads) for pair in own)
+        query, key, value = (t.double().numpy(force=True) for t in projected)
         found = [torch.from_numpy(stream(*row)[0]) for row in zip(query, key, value, strict=True)]
         return merge_heads(torch.stack(found)).to(x)
 
@@ -178,7 +181,31 @@ def carry(weights: Weights, rung: str, *, context_length: int = 256) -> Carried:
     >>> carry(weights, "one_head").rung[2](x).shape  # the third head alone
     torch.Size([1, 4, 2])
     """
-    if rung not in RUNGS:
+    if not isinstance(weights, Weights):
+        raise ValueError(
+            "carry takes the Weights of the ladder; make them of your matrices, "
+            "Weights(query, key, value, out, num_heads), or draw them with Weights.random.\n"
+            f"  came {type(weights).__name__}"
+        )
+    if not isinstance(rung, str) or rung not in RUNGS:
         raise ValueError(f"there is no rung {rung!r}; choose one of {', '.join(map(repr, RUNGS))}.")
     with torch.random.fork_rng(devices=[]):  # layers draw numbers that these weights replace
-        return RUNGS[rung].take(weights, context_length)
+        return _checked(RUNGS[rung].take(weights, context_length), weights)
+
+
+def _checked(carried: Carried, weights: Weights) -> Carried:
+    """The same, but x is checked first, and one text becomes a batch of one."""
+    own = carried.rung[0] if isinstance(carried.rung, list) else carried.rung
+    # A module may be moved later, and says then what it takes; what is no module stays as it is.
+    d_in, fixed = weights.d_in, weights.query.new_empty(0)
+    parameter = (lambda: next(own.parameters())) if isinstance(own, nn.Module) else lambda: fixed
+
+    def checked(answer: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def call(x: Tensor) -> Tensor:
+            check_x(x, d_in, parameter())
+            return answer(x) if x.ndim == 3 else answer(x[None])[0]
+
+        return call
+
+    output = carried.output and checked(carried.output)
+    return Carried(carried.rung, checked(carried.context), output)

@@ -18,6 +18,25 @@ def check_heads(name: str, width: int, num_heads: int) -> None:
         )
 
 
+def check_x(x: Tensor, d_in: int, parameter: Tensor) -> None:
+    """Raise a ValueError unless x is one text or several, of the width and kind of the weights."""
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"x must be a tensor; make it one with torch.tensor.\n  came {type(x).__name__}"
+        )
+    if x.ndim not in (2, 3) or x.shape[-1] != d_in:
+        raise ValueError(
+            "x must be (tokens, d_in) or (batch, tokens, d_in); reshape it, or carry weights of "
+            f"its width.\n  x {tuple(x.shape)}  d_in {d_in}"
+        )
+    if (x.dtype, x.device) != (parameter.dtype, parameter.device):
+        raise ValueError(
+            "x must have the dtype and the device of the weights; convert it with x.to, or carry "
+            f"weights of its own.\n  x {x.dtype} on {x.device}  "
+            f"weights {parameter.dtype} on {parameter.device}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The matrices of multi-head attention, as `nn.Linear` keeps them: a row for each output.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -10,10 +12,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ..attention import attend
+from ..attention.checks import bias_of
 from ..cache import Cache
 from ..masks import Mask, dense
+from ..observation import Observation, observe
+from ..observation.statistics import Statistic
+from ..observation.view import Rows
 from ..positions import Alibi, Rope, rotate
 from ..positions import alibi as make_alibi
+from .checks import check, check_cache, check_options, described, require
+from .output import with_output
 from .prune import prune
 
 
@@ -67,17 +75,25 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_options(
+            {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads,
+             "head_dim": head_dim, "v_head_dim": v_head_dim, "d_context": d_context,
+             "d_out": d_out},
+            mask=mask, rope=rope, alibi=alibi, head_gate=head_gate, dropout=dropout,
+        )  # fmt: skip
         if head_dim is None:
-            _require(d_model % num_heads == 0, "give head_dim, or a d_model that num_heads divides",
+            require(d_model % num_heads == 0, "give head_dim, or a d_model that num_heads divides",
                      d_model=d_model, num_heads=num_heads)  # fmt: skip
             head_dim = d_model // num_heads
-        _require(num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads",
+        require(num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads",
                  num_heads=num_heads, num_kv_heads=num_kv_heads)  # fmt: skip
         self.d_model, self.d_context, self.d_out = d_model, d_context, d_out or d_model
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
+        if rope is not None:
+            rope.frequencies(head_dim)  # says now, not at the first call, if it does not fit
         self.mask, self.rope, self.softcap, self.scale = mask, rope, softcap, scale
-        self.alibi = make_alibi(num_heads) if alibi is True else alibi or None
+        self.alibi = make_alibi(num_heads) if alibi is True else None if alibi is False else alibi
         self.dropout, self.backend = dropout, backend
 
         new = {"device": device, "dtype": dtype}
@@ -97,8 +113,6 @@ class MultiHeadAttention(nn.Module):
             gate = torch.ones(num_heads, **new)
             self.head_gate = nn.Parameter(gate) if head_gate == "trained" else gate
 
-    # ---- the way through ------------------------------------------------------------------------
-
     def forward(
         self,
         x: Float[Tensor, "*batch tokens d_model"],
@@ -114,23 +128,73 @@ class MultiHeadAttention(nn.Module):
         With a cache, x is what comes next: its keys join those that are there. The keys of a
         context are made once, at the first call.
         """
-        self._check(x, context, positions, cache)
+        check(self, x, context, positions, cache)
         if x.ndim == 2:
             asked = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
             return self(x[None], None if context is None else context[None], **asked)[0]
-        mask = _join(self.mask, mask)
+        tensors, asked, commit = self._ask(x, context, mask, bias, positions, cache)
+        y = self._merge(attend(*tensors, **asked))
+        commit()  # all went well: only now does the cache take the tokens in
+        return y
+
+    def observe(
+        self,
+        x: Float[Tensor, "*batch tokens d_model"],
+        context: Float[Tensor, "*batch keys d_context"] | None = None,
+        *,
+        stats: tuple[str | Statistic, ...] = ("entropy", "distance", "peak", "received"),
+        rows: Rows = None,
+        mask: Mask | Tensor | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        positions: Int[Tensor, "*batch tokens"] | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Tensor, Observation]:
+        """What `forward` gives, and what every head did: see `mh.observe`.
+
+        The layer knows its W_O: `"output_norm"` is Σ p·‖v W_O‖, how much each row is moved, and
+        `"received_output"` what each key gives in that measure (Kobayashi et al. 2020).
+        """
+        check(self, x, context, positions, cache)
+        if x.ndim == 2:
+            x, context = x[None], None if context is None else context[None]
+            given = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
+            y, seen = self.observe(x, context, stats=stats, rows=rows, **given)
+            return y[0], seen
+        tensors, asked, commit = self._ask(x, context, mask, bias, positions, cache)
+        stats = with_output(self, tensors[2], stats)
+        seen = observe(*tensors, stats=stats, rows=rows, **asked)
+        y = self._merge(seen.out)
+        commit()
+        return y, seen
+
+    def _ask(
+        self, x: Tensor, context, mask, bias, positions, cache
+    ) -> tuple[tuple, dict, Callable[[], None]]:
+        """What to ask of attention, and what is left to do for the cache when it has answered."""
+        mask, commit = _join(self.mask, mask), _nothing
         if cache is not None and cache.context:  # the keys of a context are made once
-            query, (key, value) = self._query(x), cache.held()
+            query = self._query(x)
+            key, value = (kept.to(query.dtype) for kept in cache.held())
         else:
             query, key, value = self._project(x, context)  # (batch, heads, tokens, dim)
             query, key = self._place(query, key, positions, cache)
-            if cache is not None:
-                key, value = self._remember(cache, mask, context, key, value)
-        out = attend(
-            query, key, value,
-            mask=mask, bias=self._bias(query, key, bias), scale=self.scale, softcap=self.softcap,
-            sinks=self.sinks, dropout=self.dropout if self.training else 0.0, backend=self.backend,
-        )  # (batch, heads, tokens, v_head_dim)  # fmt: skip
+            if cache is not None and context is not None:
+                commit = functools.partial(cache.hold, key, value)
+            elif cache is not None:
+                check_cache(cache, mask)
+                (key, value), commit = cache.preview(key, value)
+        asked = {
+            "mask": mask,
+            "bias": self._bias(query, key, bias),
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+            "dropout": self.dropout if self.training else 0.0,
+            "backend": self.backend,
+        }
+        return (query, key, value), asked, commit
+
+    def _merge(self, out: Float[Tensor, "batch heads tokens v_head_dim"]) -> Tensor:
         if self.head_gate is not None:
             out = out * self.head_gate.to(out.dtype)[:, None, None]
         return self.out(out.transpose(1, 2).flatten(2))  # (batch, tokens, d_out)
@@ -167,32 +231,13 @@ class MultiHeadAttention(nn.Module):
             )
         return query, key
 
-    def _remember(
-        self, cache: Cache, mask: Mask | None, context: Tensor | None, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Put keys and values into the cache, and take out all that there are to see."""
-        if context is not None:
-            cache.hold(key, value)
-            return key, value
-        if mask is None or mask.reach()[1] > 0:
-            raise ValueError(
-                f"with a cache no query may look ahead, but the mask is {mask}; add mh.causal()."
-            )
-        if cache.back is not None and not mask.relative():
-            raise ValueError(
-                f"this cache keeps {cache.back} keys, and {mask} looks at where keys stand in the "
-                "whole text; build the layer without a window, or leave this mask out."
-            )
-        return cache.append(key, value)
-
     def _bias(self, query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor | Alibi | None:
         if self.alibi is None or bias is None:
             return self.alibi if bias is None else bias
+        added: Any = bias_of(bias, query, key)
         queries, keys = query.shape[2], key.shape[2]
         rows, columns = (torch.arange(n, device=query.device) for n in (queries, keys))
-        return bias + self.alibi.to(query.device).values(rows, columns, keys - queries)
-
-    # ---- state ----------------------------------------------------------------------------------
+        return added + self.alibi.to(query.device).values(rows, columns, keys - queries)
 
     def new_cache(self, batch: int, length: int, *, dtype: torch.dtype | None = None) -> Cache:
         """Room for the keys and values of `length` tokens, or of the few that the mask reaches.
@@ -219,15 +264,7 @@ class MultiHeadAttention(nn.Module):
         prune(self, heads)
 
     def extra_repr(self) -> str:
-        words = [f"{self.d_model}, {self.num_heads}"]
-        words += [f"num_kv_heads={self.num_kv_heads}", f"head_dim={self.head_dim}"]
-        for name in ("v_head_dim", "d_context", "mask", "rope", "alibi", "softcap", "scale"):
-            value = getattr(self, name)
-            if value is not None and (name, value) != ("v_head_dim", self.head_dim):
-                words.append(f"{name}={value}")
-        return ", ".join(words + ([f"dropout={self.dropout}"] if self.dropout else []))
-
-    # ---- small steps ----------------------------------------------------------------------------
+        return described(self)
 
     def _sizes(self) -> tuple[int, int, int]:
         key = self.num_kv_heads * self.head_dim
@@ -240,46 +277,18 @@ class MultiHeadAttention(nn.Module):
         bias = self.qkv.bias
         return linear(x, self.qkv.weight[rows], None if bias is None else bias[rows])
 
-    def _check(
-        self, x: Tensor, context: Tensor | None, positions: Tensor | None, cache: Cache | None
-    ) -> None:
-        if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
-            raise ValueError(
-                f"x must be (batch, tokens, {self.d_model}) or (tokens, {self.d_model}), "
-                f"but {tuple(x.shape)} came."
-            )
-        size = self.d_context or self.d_model
-        if context is not None and (context.ndim != x.ndim or context.shape[-1] != size):
-            raise ValueError(
-                f"context must have the axes of x and {size} features, but it does not.\n"
-                f"  x {tuple(x.shape)}  context {tuple(context.shape)}"
-            )
-        if size != self.d_model and context is None and not (cache and cache.context):
-            raise ValueError(
-                f"this layer attends to a context of {size} features, but none came; "
-                "give one, as in attn(x, context)."
-            )
-        if self.rope is not None and context is not None:
-            raise ValueError(
-                "rope places the tokens of one text, and a context is another; "
-                "build a layer without rope to attend to a context."
-            )
-        if positions is not None and self.rope is None:
-            raise ValueError(
-                "positions place tokens by rope, and this layer has none; leave them out."
-            )
-
 
 def _split(flat: Tensor, heads: int) -> Float[Tensor, "batch heads tokens dim"]:
     return flat.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def _join(mask: Mask | None, other: Mask | Tensor | None) -> Mask | None:
-    if isinstance(other, Tensor):
+    if isinstance(other, Tensor) and other.dtype == torch.bool:
         other = dense(other)
-    return mask if other is None else other if mask is None else mask & other
+    if mask is None or not isinstance(other, Mask):  # what is no mask, attend refuses
+        return mask if other is None else other  # type: ignore[return-value]
+    return mask & other
 
 
-def _require(holds: bool, rule: str, **came: int) -> None:
-    if not holds:
-        raise ValueError(f"{rule}.\n  " + "  ".join(f"{name} {n}" for name, n in came.items()))
+def _nothing() -> None:
+    """Where there is no cache there is nothing left to do."""

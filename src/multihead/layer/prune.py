@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @torch.no_grad()
 def prune(layer: MultiHeadAttention, heads: Iterable[int]) -> None:
     """Remove query heads from a layer, in place, and the key heads that nobody reads any more."""
-    gone = {int(h) for h in heads}
+    heads = list(heads)
+    if any(type(h) is not int for h in heads):
+        raise ValueError(f"prune_heads takes whole numbers, but {heads} came; give head numbers.")
+    gone = set(heads)
     stay = [h for h in range(layer.num_heads) if h not in gone]
     if not stay or not gone <= set(range(layer.num_heads)):
         raise ValueError(

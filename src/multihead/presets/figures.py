@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -107,14 +108,25 @@ def cost(
     q, k and lse instead                12.88 MB          386.3 MB
     """
     shape = preset(config) if isinstance(config, str) else config
-    size = dtype if isinstance(dtype, int) else dtype.itemsize
-    if min(tokens, batch, size) < 1:
+    if not isinstance(shape, AttentionShape):
         raise ValueError(
-            "tokens, batch and the bytes of a number must be 1 or more; change them.\n"
-            f"  tokens {tokens}  batch {batch}  bytes {size}"
+            "cost takes an AttentionShape or the name of a preset; give 'gpt2-small', say, or "
+            f"dataclasses.replace(preset('gpt2-small'), …).\n  came {type(config).__name__}"
         )
+    size = dtype.itemsize if isinstance(dtype, torch.dtype) else dtype
+    _check_sizes(tokens=tokens, batch=batch, dtype=size)
+    tokens, batch, size = int(tokens), int(batch), int(size)  # NumPy's would overflow
     layers = (_figures(shape, shape.window_of(i), tokens, batch, size) for i in range(shape.layers))
     return Cost(shape, tokens, batch, size, tuple(layers))
+
+
+def _check_sizes(**sizes: object) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+            what = "a torch.dtype, or its bytes as " if name == "dtype" else ""
+            raise ValueError(
+                f"{name} must be {what}a whole number, 1 or more; change it.\n  {name} {size!r}"
+            )
 
 
 def _figures(

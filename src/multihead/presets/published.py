@@ -81,15 +81,46 @@ PRESETS: dict[str, AttentionShape] = {shape.name: shape for shape in (
 # fmt: on
 
 
+# Other names that can mean one row alone; "gpt-2" is four models, so it is not here.
+ALIASES = {
+    "gpt2": "gpt2-small",  # what the model hub calls by this name
+    "gpt-2-small": "gpt2-small",
+    "gpt-2-medium": "gpt2-medium",
+    "gpt-2-large": "gpt2-large",
+    "gpt-2-xl": "gpt2-xl",
+    "gpt-3": "gpt3",
+    "gpt-3-175b": "gpt3",
+    "gpt3-175b": "gpt3",
+    "bloom": "bloom-176b",
+    "llama2-7b": "llama-2-7b",
+    "llama2-70b": "llama-2-70b",
+    "llama3-8b": "llama-3-8b",
+    "llama3-70b": "llama-3-70b",
+    "llama3.1-405b": "llama-3.1-405b",
+    "llama3.2-1b": "llama-3.2-1b",
+    "mistral-7b": "mistral-7b-v0.1",
+    "gemma2-9b": "gemma-2-9b",
+    "gemma3-1b": "gemma-3-1b",
+}
+
+
 def preset(name: str) -> AttentionShape:
     """The published shape of this name; `dataclasses.replace` makes a variant of it.
 
     >>> preset("llama-3-8b").num_kv_heads
     8
+    >>> preset("mistral-7b").name
+    'mistral-7b-v0.1'
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    names = fill(", ".join(PRESETS), 96, initial_indent="  ", subsequent_indent="  ")
+    if not isinstance(name, str):
+        raise ValueError(
+            f"preset takes the name of a model, and {type(name).__name__} came; "
+            f"choose one of these.\n{names}"
+        )
+    known = ALIASES.get(name, name)
+    if known in PRESETS:
+        return PRESETS[known]
     near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}?" if near else "choose one of these."
-    names = fill(", ".join(PRESETS), 96, initial_indent="  ", subsequent_indent="  ")
     raise ValueError(f"there is no preset {name!r}; {meant}\n{names}")

@@ -17,6 +17,7 @@ from .shades import legend, maps, picture
 from .sheet import LABEL, Sheet, many, number, percent, shape, some, vector
 from .walk import Walk
 
+WIDTH = 80  # columns of a whole page
 MOST_HEADS = 8  # of maps and lists
 MOST = 16  # words of a map, lines and columns of a picture
 
@@ -39,6 +40,9 @@ def opening(sheet: Sheet) -> None:
     console = sheet.console
     title = Text(" ".join(walk.words[:40]) + (" …" if len(walk.words) > 40 else ""), "bold")
     console.print()
+    if console.width < WIDTH:
+        sheet.say(f"This page wants {WIDTH} columns and has {console.width}: wide lines are cut.")
+        console.print()
     show(console, title.wrap(console, console.width - 4))
     parts = [many(len(walk.words), "word"), many(walk.dims, "number") + " a word"]
     parts += [f"{many(walk.heads, 'head')} of {walk.head_dim}", "causal" if masked else "no mask"]
@@ -144,9 +148,14 @@ def mask(sheet: Sheet) -> None:
 def softmax(sheet: Sheet) -> None:
     walk, i = sheet.walk, sheet.follow
     weights = walk.steps.weights
+    above = (
+        "what the mask forbids is exactly 0, the rest is above 0, and a row adds up to 100 %."
+        if walk.layer.mask is not None
+        else "weights above 0 that add up to 100 %."
+    )
     sheet.step(
         shape(weights),
-        "exp of each score, divided by the sum of its row: weights above 0 that add up to 100 %.",
+        f"exp of each score, divided by the sum of its row: {above}",
         "softmax in scalar, as a running sum in streaming and fused",
     )
     sheet.row("weights", [percent(v) for v in weights[0, i].tolist()])

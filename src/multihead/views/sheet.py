@@ -36,7 +36,9 @@ class Sheet:
         right = f" {shapes} ──" if shapes else "─"
         line.append("─" * max(1, self.console.width - line.cell_len - len(right)), "dim")
         self.console.print()
-        self.console.print(line.append(right, "dim"), no_wrap=True, overflow="crop", crop=True)
+        line.append(right, "dim").truncate(self.console.width)
+        line.rstrip()
+        self.console.print(line, no_wrap=True)
 
     def step(self, shapes: str, words: str, rungs: str) -> None:
         """The head of a step: its name, its shapes, a sentence or two, and where to read it."""

@@ -1,0 +1,145 @@
+"""What a head did: query, key and lse in; exact statistics out, and never a matrix of weights.
+
+`observe` calls attention once for out and lse, then sweeps the tiles once for everything asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention import answer, choose
+from ..attention.problem import Problem, pose
+from ..masks import Mask
+from ..positions import Alibi
+from .gradient import RowStatistics, differentiable
+from .merging import merge
+from .result import Observation
+from .statistics import Statistic, expect, find, heatmap, mass, received, top
+from .sweep import sweep
+from .tiles import pooled_weights, similarity, weights
+from .view import Rows, View, choose_rows
+
+__all__ = [
+    "Observation", "expect", "heatmap", "mass", "merge", "observe", "pooled_weights", "received",
+    "similarity", "top", "weights",
+]  # fmt: skip
+
+
+def observe(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    *,
+    stats: tuple[str | Statistic, ...] = ("entropy", "distance", "peak", "received"),
+    rows: Rows = None,
+    lse: Float[Tensor, "batch heads query"] | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Float[Tensor, "..."] | Alibi | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "heads"] | None = None,
+    dropout: float = 0.0,
+    offset: int | Int[Tensor, "batch"] | None = None,
+    backend: str = "auto",
+) -> Observation:
+    """Attention, and what every head did on the way, exactly, in O(n) memory.
+
+    Takes what `attend` takes, and gives the same output. `stats` says what to know; `rows` for
+    which query rows (a slice, a stride, or ascending indices), at that fraction of the cost; `lse`
+    reuses a known one, of all keys, where these are only some of them. Statistics are of the
+    weights before dropout. Gradients flow through out, lse, entropy, distance, mass and expect.
+
+    >>> import multihead as mh
+    >>> q = k = v = torch.zeros(1, 1, 4, 8)                       # uniform attention
+    >>> seen = mh.observe(q, k, v, mask=mh.causal(), stats=("entropy", "peak"))
+    >>> seen.entropy.exp().round().tolist(), seen.backend
+    ([[[1.0, 2.0, 3.0, 4.0]]], 'sdpa')
+    """
+    problem = pose(
+        query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
+        dropout=dropout, offset=offset,
+    )  # fmt: skip
+    asked = _asked(stats)
+    chosen = choose_rows(rows, query.shape[2], query.device)
+    used = choose(problem, backend).backend
+    out, own_lse = answer(problem, used)
+    whole = own_lse if lse is None else _known(lse, own_lse)
+    every = len(chosen) == query.shape[2]
+    view = View(
+        problem=problem if every else _pick(problem, chosen),
+        lse=(whole if every else whole[:, :, chosen]).detach(),
+        queries=chosen,
+        total=query.shape[2],
+    )
+    found = gather(view, asked)
+    row_lse = whole if every else whole[:, :, chosen]
+    return Observation(
+        out, row_lse, found, backend=used, queries=chosen, real=_real(view), asked=asked
+    )
+
+
+def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
+    """Every statistic asked, by name: those without a sweep, those with gradients, the rest."""
+    p = view.problem
+    wants = torch.is_grad_enabled() and (p.query.requires_grad or p.key.requires_grad)
+    found: dict[str, object] = {}
+    rest = [s for s in asked if s.key != "lse"]
+    if wants and (through := [s for s in rest if differentiable(s)]):
+        results = RowStatistics.apply(p.query, p.key, view, through)
+        found.update({s.key: result for s, result in zip(through, results, strict=True)})
+        rest = [s for s in rest if s.key not in found]
+    with torch.no_grad():
+        gatherers = {statistic.key: statistic.begin(view) for statistic in rest}
+        if gatherers:
+            sweep(_narrowed(view, [statistic.needs() for statistic in rest]), gatherers.values())
+        found.update({key: gatherer.result() for key, gatherer in gatherers.items()})
+    return {s.key: found[s.key] for s in asked if s.key != "lse"}
+
+
+def _asked(stats: tuple[str | Statistic, ...]) -> tuple[Statistic, ...]:
+    stats = (stats,) if isinstance(stats, str | Statistic) else tuple(stats)
+    asked = tuple(find(s) for s in stats if s != "lse")  # which is there anyway
+    keys = [s.key for s in asked]
+    if len({*keys}) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"two statistics are called {twice!r}; give one of them a name=.")
+    return asked
+
+
+def _known(lse: Tensor, own: Tensor) -> Tensor:
+    if not isinstance(lse, Tensor) or lse.shape != own.shape:
+        came = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
+        raise ValueError(
+            "lse must be one number for each query of each head, as seen.lse is.\n"
+            f"  lse {came}  expected {tuple(own.shape)}"
+        )
+    return lse.to(own)
+
+
+def _pick(problem: Problem, chosen: Tensor) -> Problem:
+    return dataclasses.replace(problem, query=problem.query[:, :, chosen])
+
+
+def _real(view: View) -> Tensor:
+    """The weight of each row on real keys: 1, less what a sink took; 0 where nothing was seen."""
+    real = view.seen.to(view.lse.dtype)
+    if view.problem.sinks is None:
+        return real
+    sinks = view.problem.sinks.detach().to(view.lse)
+    return real - torch.exp(sinks[:, None] - view.lse).masked_fill(~view.seen, 0.0)
+
+
+def _narrowed(view: View, needed: list[Mask | None]) -> View:
+    """The same view with a mask that leaves out what no statistic looks at."""
+    if any(mask is None for mask in needed):
+        return view
+    region = needed[0]
+    for mask in needed[1:]:
+        region = region | mask  # type: ignore[operator]
+    own = view.problem.mask
+    joint = region if own is None else own & region  # type: ignore[operator]
+    return dataclasses.replace(view, problem=dataclasses.replace(view.problem, mask=joint))

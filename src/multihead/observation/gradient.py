@@ -1,0 +1,103 @@
+"""Gradients through statistics of rows, in O(n) memory: one more pass over the tiles.
+
+For E = Σⱼ pⱼ fⱼ with a feature f that does not depend on the scores,  dE/dsⱼ = pⱼ (fⱼ − E).
+For the entropy, f = −ln p does:                                       dH/dsⱼ = pⱼ (fⱼ − H + R − 1)
+where R = Σⱼ pⱼ, 1 unless a sink took a share. Both hold with masks, biases and dead rows (p = 0).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..attention.problem import exact
+from ..attention.tile import product, transposed_product
+from .statistics import Expectation
+from .statistics.entropy import Effective, Entropy
+from .statistics.expect import Expect
+from .statistics.statistic import EVERYTHING
+from .sweep import LN2, sweep, tiles
+from .view import View
+
+
+def differentiable(statistic: object) -> bool:
+    """Whether gradients flow through this statistic to query and key."""
+    return isinstance(statistic, Expectation | Expect)
+
+
+class RowStatistics(torch.autograd.Function):
+    """Statistics of rows as functions of query and key."""
+
+    @staticmethod
+    def forward(ctx, query, key, view: View, statistics):
+        p = dataclasses.replace(view.problem, query=query.detach(), key=key.detach())
+        view = dataclasses.replace(view, problem=p)
+        gatherers = [statistic.begin(view) for statistic in statistics]
+        sweep(view, gatherers)
+        results = tuple(gatherer.result() for gatherer in gatherers)
+        ctx.view, ctx.statistics = view, statistics
+        ctx.save_for_backward(*results)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        view, p = ctx.view, ctx.view.problem
+        dtype = exact(p.query.dtype)
+        grad_query = torch.zeros(p.query.shape, dtype=dtype, device=p.query.device)
+        grad_key = torch.zeros(p.key.shape, dtype=dtype, device=p.key.device)
+        terms = [
+            _Term(statistic, result, grad, view)
+            for statistic, result, grad in zip(
+                ctx.statistics, ctx.saved_tensors, grads, strict=True
+            )
+            if grad is not None
+        ]
+        for tile in tiles(view):
+            pull = torch.zeros_like(tile.weights)
+            for term in terms:
+                term.add(tile, pull)
+            pull *= tile.weights
+            if p.softcap is not None:  # d/dx c·tanh(x/c) = 1 − tanh²(x/c)
+                key = tile.part.key[:, :, tile.keys].to(dtype)
+                query = tile.part.query[:, :, tile.rows].to(dtype)
+                slope = torch.tanh(product(query, key.mT) * (p.scale / p.softcap))
+                pull *= 1 - slope.square()
+            key = tile.part.key[:, :, tile.keys].to(dtype)
+            query = tile.part.query[:, :, tile.rows].to(dtype)
+            grad_query[tile.here] += product(pull, key) * p.scale
+            grad_key[tile.batch, :, tile.keys] += (
+                transposed_product(pull, query, key.shape[1]) * p.scale
+            )
+        return grad_query.to(p.query.dtype), grad_key.to(p.key.dtype), None, None
+
+
+class _Term:
+    """What one statistic adds to the gradient of the scores of a tile, before the weights."""
+
+    def __init__(self, statistic, result: Tensor, grad: Tensor, view: View) -> None:
+        self.statistic, self.result, self.grad, self.view = statistic, result, grad, view
+        if isinstance(statistic, Effective):  # through exp, to the entropy itself
+            self.grad = grad * result
+            self.result = result.clamp(min=1e-30).log()
+        if isinstance(statistic, Entropy) and view.problem.sinks is not None:
+            sinks = view.problem.sinks.detach().to(view.lse)
+            taken = torch.exp(sinks[:, None] - view.lse).masked_fill(~view.seen, 0.0)
+            self.result = self.result + taken  # H − (R − 1)
+
+    def add(self, tile, pull: Tensor) -> None:
+        grad, result = self.grad[tile.here], self.result[tile.here]
+        if isinstance(self.statistic, Expect):
+            features = self.statistic.features(self.view)[:, :, tile.keys]
+            features = features if features.shape[0] == 1 else features[tile.batch]
+            if grad.ndim == 3:
+                grad, result = grad[..., None], result[..., None]
+            pull += grad @ features.mT - (grad * result).sum(-1, keepdim=True)
+            return
+        feature = self.statistic.feature(tile)
+        feature = 1.0 if feature is EVERYTHING else feature
+        feature = -LN2 * feature if isinstance(self.statistic, Entropy) else feature
+        pull += grad[..., None] * (feature - result[..., None])

@@ -1,0 +1,98 @@
+"""What was seen: the output, the lse, and each statistic by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .statistics import Statistic
+
+
+class Observation:
+    """The output of attention and what every head did on the way.
+
+    `seen.out`, `seen.lse`, `seen.entropy`, `seen["mass:offset(-1)"]`, `seen.backend`. Statistics
+    are (batch, heads, row), or (batch, heads, key) for what keys receive.
+    """
+
+    def __init__(
+        self,
+        out: Tensor,
+        lse: Tensor,
+        found: dict[str, object],
+        *,
+        backend: str,
+        queries: Tensor,
+        real: Tensor,
+        asked: tuple[Statistic, ...],
+    ) -> None:
+        self.out, self.lse, self.backend = out, lse, backend
+        self.queries = queries  # which rows the statistics are of
+        self.real = real  # the weight on real keys, 1 but for what a sink took
+        self.found, self.asked = found, asked
+
+    def __getattr__(self, name: str):
+        found = self.__dict__.get("found", {})
+        if name in found:
+            return found[name]
+        raise AttributeError(
+            f"this observation has no {name!r}; it has {', '.join(found) or 'none'}."
+        )
+
+    def __getitem__(self, key: str):
+        if key in ("out", "lse"):
+            return getattr(self, key)
+        if key not in self.found:
+            raise KeyError(
+                f"this observation has no {key!r}; it has {', '.join(self.found) or 'none'}."
+            )
+        return self.found[key]
+
+    def keys(self) -> list[str]:
+        return list(self.found)
+
+    def mean(self) -> dict[str, Tensor]:
+        """Each statistic of rows, averaged over the rows that saw something, (batch, heads)."""
+        seen = self.lse > -torch.inf
+        count = seen.sum(-1).clamp(min=1)
+        means = {}
+        for statistic in self.asked:
+            value = self.found[statistic.key]
+            if statistic.per_row and isinstance(value, Tensor) and value.shape == seen.shape:
+                means[statistic.key] = value.masked_fill(~seen, 0.0).sum(-1) / count
+        return means
+
+    def to(self, *where) -> Observation:
+        """The same on another device or in another dtype (whole numbers stay whole)."""
+
+        def move(value):
+            if isinstance(value, Tensor):
+                if not value.is_floating_point():
+                    return value.to(*(w for w in where if not isinstance(w, torch.dtype)))
+                return value.to(*where)
+            return type(value)(*map(move, value)) if isinstance(value, tuple) else value
+
+        return self._map(move)
+
+    def detach(self) -> Observation:
+        return self._map(lambda v: v.detach() if isinstance(v, Tensor) else v)
+
+    def _map(self, move: Callable) -> Observation:
+        found = {key: move(value) for key, value in self.found.items()}
+        return Observation(
+            move(self.out), move(self.lse), found, backend=self.backend, asked=self.asked,
+            queries=move(self.queries), real=move(self.real),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        batch, heads, rows = self.lse.shape
+        lines = [f"Observation of {rows} rows, batch {batch}, {heads} heads, by {self.backend}"]
+        for key, value in self.found.items():
+            parts = value if isinstance(value, tuple) else (value,)
+            shapes = " ".join("×".join(map(str, t.shape)) for t in parts if isinstance(t, Tensor))
+            mean = self.mean().get(key)
+            tail = "" if mean is None else f"   mean {mean.mean().item():.4g}"
+            lines.append(f"  {key:20} {shapes}{tail}")
+        return "\n".join(lines)

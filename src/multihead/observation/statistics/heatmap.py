@@ -1,0 +1,137 @@
+"""Heat map: the whole map in cells × cells. Cell c covers ⌊c·n/cells⌋ … ⌊(c+1)·n/cells⌋.
+
+Each cell keeps the sum of its weights, the largest, and the number of visible pairs: a mean is
+over visible pairs (one over area would darken the diagonal), and halving adds sums.
+Identity 4: a tile is exp(s − lse); here each is reduced as it goes by.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..sweep import Tile
+from ..view import View
+from .statistic import Matrix, Statistic
+
+
+class HeatMap(NamedTuple):
+    """Sums, largest weights and numbers of visible pairs, (batch, heads, cells, cells) each."""
+
+    sum: Tensor
+    largest: Tensor
+    pairs: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean weight of the visible pairs of each cell; 0 where there are none."""
+        return self.sum / self.pairs.clamp(min=1)
+
+    def halve(self) -> HeatMap:
+        """The same map in half as many cells: sums and pairs add up, the largest stays."""
+
+        def quarter(t: Tensor) -> Tensor:
+            odd = t.shape[-1] % 2
+            t = torch.nn.functional.pad(t, (0, odd, 0, odd))
+            return t.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2))  # (…, half, 2, half, 2)
+
+        add = (quarter(t).sum((-1, -3)) for t in (self.sum, self.pairs))
+        total, pairs = add
+        return HeatMap(total, quarter(self.largest).amax((-1, -3)), pairs)
+
+
+def cell_edges(length: int, cells: int) -> list[int]:
+    return [c * length // cells for c in range(cells + 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heat(Statistic):
+    cells: int
+    per_row = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cells, bool) or not isinstance(self.cells, int) or self.cells < 1:
+            raise ValueError(
+                f"heatmap(cells) takes a whole number from 1 on, but {self.cells!r} came; give one."
+            )
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return f"heatmap({self.cells})"
+
+    def begin(self, view: View) -> _Heat:
+        return _Heat(view, self.cells)
+
+    def dense(self, matrix: Matrix) -> HeatMap:
+        view = matrix.view
+        rows = cell_edges(view.total, self.cells)
+        keys = cell_edges(matrix.weights.shape[-1], self.cells)
+        shape = (*matrix.weights.shape[:2], self.cells, self.cells)
+        found = HeatMap(*(matrix.weights.new_zeros(shape) for _ in range(3)))
+        for r in range(self.cells):
+            inside = (view.queries >= rows[r]) & (view.queries < rows[r + 1])
+            for c in range(self.cells):
+                here = matrix.weights[:, :, inside, keys[c] : keys[c + 1]]
+                found.sum[:, :, r, c] = here.sum((-1, -2))
+                if here.numel():
+                    found.largest[:, :, r, c] = here.amax((-1, -2))
+                found.pairs[:, :, r, c] = matrix.allowed[:, :, inside, keys[c] : keys[c + 1]].sum(
+                    (-1, -2)
+                )
+        return found
+
+
+class _Heat:
+    sums_rows = True  # columns can use what it sums
+
+    def __init__(self, view: View, cells: int) -> None:
+        self.key_edges = cell_edges(view.problem.key.shape[2], cells)
+        # Rows are some of all queries, ascending: those of a cell lie together.
+        edges = torch.tensor(cell_edges(view.total, cells), device=view.queries.device)
+        self.row_edges = torch.searchsorted(view.queries, edges).tolist()
+        self.found = HeatMap(*(view.empty(cells, cells) for _ in range(3)))
+
+    def add(self, tile: Tile) -> None:
+        rows, down = _cut(self.row_edges, tile.rows.start, tile.rows.stop)
+        columns, across = _cut(self.key_edges, tile.keys.start, tile.keys.stop)
+        # Rows first: that leaves little to reduce along the keys.
+        sums = _by_cell(tile.row_sums(down), across, -1, "sum")
+        tops = _by_cell(_by_cell(tile.weights, down, -2, "amax"), across, -1, "amax")
+        if tile.allowed is None:
+            heights, widths = (torch.tensor(sizes).to(sums) for sizes in (down, across))
+            pairs = (heights[:, None] * widths)[None, None]
+        else:
+            pairs = _by_cell(tile.allowed.to(sums.dtype), down, -2, "sum")
+            pairs = _by_cell(pairs, across, -1, "sum")
+        total, largest, visible = (t[tile.batch, :, rows, columns] for t in self.found)
+        total += sums
+        torch.maximum(largest, tops, out=largest)
+        visible += pairs
+
+    def result(self) -> HeatMap:
+        return self.found
+
+
+def _cut(edges: list[int], first: int, last: int) -> tuple[slice, tuple[int, ...]]:
+    """The cells that a span touches, and how much of the span lies in each."""
+    one = bisect.bisect_right(edges, first) - 1
+    two = bisect.bisect_left(edges, last)
+    inside = [max(first, min(last, edge)) for edge in edges[one : two + 1]]
+    return slice(one, two), tuple(b - a for a, b in itertools.pairwise(inside))
+
+
+def _by_cell(tile: Tensor, sizes: tuple[int, ...], dim: int, how: str) -> Tensor:
+    """Sums or maxima over consecutive groups along an axis."""
+    if {*sizes} == {1}:
+        return tile
+    if len({*sizes}) == 1:
+        return getattr(tile.unflatten(dim, (len(sizes), -1)), how)(dim)
+    parts = tile.split(list(sizes), dim=dim)
+    empty = tile.new_zeros(tile.sum(dim).shape) if 0 in sizes else tile
+    reduced = [getattr(part, how)(dim) if part.shape[dim] else empty for part in parts]
+    return torch.stack(reduced, dim=dim)

@@ -1,0 +1,58 @@
+"""What is looked at: a problem, the rows asked for, and the lse of each."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Some query rows of a problem and their lse: all that the weights are made of."""
+
+    problem: Problem  # its queries are the rows asked for
+    lse: Float[Tensor, "batch heads row"]
+    queries: Int[Tensor, "row"]  # their indices, ascending
+    total: int  # queries in all
+
+    @property
+    def seen(self) -> Tensor:
+        """Which rows saw something, (batch, heads, row)."""
+        return self.lse > -torch.inf
+
+    def empty(self, *shape: int, fill: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor (batch, heads, *shape) to gather into."""
+        size = (*self.problem.query.shape[:2], *shape)
+        return self.lse.new_full(size, fill, dtype=dtype or self.lse.dtype)
+
+
+Rows = slice | Int[Tensor, "row"] | None
+
+
+def choose_rows(rows: Rows, total: int, device: torch.device) -> Int[Tensor, "row"]:
+    """The indices that a slice, a stride or an index tensor means, each once and ascending."""
+    if rows is None:
+        return torch.arange(total, device=device)
+    if isinstance(rows, slice):
+        return torch.arange(total, device=device)[rows].sort().values
+    if (
+        not isinstance(rows, Tensor)
+        or rows.ndim != 1
+        or rows.dtype not in (torch.int64, torch.int32)
+    ):
+        came = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
+        raise ValueError(f"rows must be a slice or a 1-D tensor of indices, but {came} came.")
+    rows = rows.to(device, torch.int64)
+    if rows.numel() and not (int(rows.min()) >= 0 and int(rows.max()) < total):
+        raise ValueError(
+            f"rows must lie from 0 to {total - 1}, but they reach from {int(rows.min())} to "
+            f"{int(rows.max())}; choose among the {total} queries."
+        )
+    if rows.numel() > 1 and not bool((rows.diff() > 0).all()):
+        raise ValueError("rows must ascend, each once; sort them, as in rows.unique().")
+    return rows
