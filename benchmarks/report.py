@@ -67,6 +67,42 @@ def layer_bar(body: dict) -> str:
     return ", ".join(f"{row['ratio']:.3f} ({row['pass']})" for row in rows)
 
 
+def observe(body: dict) -> str:
+    """The table of `observe`."""
+    lines = [
+        _machine(body),
+        "",
+        "| tokens | SDPA | observe | ratio | 1 in 8 | eager |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in body["times"]:
+        ratios = [row[name] / row["sdpa"] for name in ("ours", "eighth")]
+        slow = f"{row['eager'] / row['sdpa']:.1f}" if "eager" in row else "–"
+        lines.append(
+            f"| {row['tokens']:,} | {_ms(row['sdpa'])} | {_ms(row['ours'])} | "
+            f"**{ratios[0]:.3f}** | **{ratios[1]:.3f}** | {slow} |"
+        )
+    return "\n".join(lines)
+
+
+def observe_ratios(body: dict, name: str) -> str:
+    return ", ".join(f"{r[name] / r['sdpa']:.2f} ({r['tokens']:,})" for r in body["times"])
+
+
+def observe_memory(body: dict) -> str:
+    told = body["memory"]
+    return f"{told['observe'] / 1e6:.0f} MB; {told['train'] / 1e6:.0f} MB"
+
+
+def observe_bar(body: dict) -> str:
+    parts = [
+        f"{r['ours'] / r['sdpa']:.1f} times the fused kernel's time at {r['tokens']:,} tokens"
+        for r in body["times"][1:]
+    ]
+    memory = body["memory"]["observe"] / 1e6
+    return f"{', '.join(parts)}, and {memory:.0f} MB beyond the results at the latter"
+
+
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
     lines = [
@@ -103,6 +139,11 @@ def memory(body: dict) -> str:
 TABLES = {
     "attend": ("attend", attend),
     "looking": ("looking", looking),
+    "observe": ("observe", observe),
+    "observe_all": ("observe", lambda body: observe_ratios(body, "ours")),
+    "observe_eighth": ("observe", lambda body: observe_ratios(body, "eighth")),
+    "observe_memory": ("observe", observe_memory),
+    "observe_bar": ("observe", observe_bar),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),
