@@ -39,12 +39,11 @@ class Tile:
         run: Run,
         log2_weights: Tensor,
         weights: Tensor,
-        spare: Tensor,
         part: Problem,
     ) -> None:
         self.view, self.part = view, part  # `part` is the problem of these batch rows
         self.batch, self.rows, self.keys, self.full = batch, rows, run.keys, run.full
-        self.log2_weights, self.weights, self._spare = log2_weights, weights, spare
+        self.log2_weights, self.weights = log2_weights, weights
         self._row_sums: dict[tuple[int, ...], Tensor] = {}
 
     @functools.cached_property
@@ -92,9 +91,18 @@ class Tile:
         known = next(iter(self._row_sums.values()), None)
         return self.weights.sum(2) if known is None else known.sum(2)
 
+    @functools.cached_property
+    def log2_mean(self) -> Tensor:
+        """Σⱼ p·log₂ p over the tile, (batch, heads, query)."""
+        return self.expect(self.log2_weights)
+
     def expect(self, feature: Tensor) -> Tensor:
-        """Σⱼ p·f over the tile, for a feature that broadcasts to (batch, heads, query, key)."""
-        return torch.mul(self.weights, feature, out=self._spare).sum(-1)
+        """Σⱼ p·f over the tile, for a feature that broadcasts to (batch, heads, query, key).
+
+        The products overwrite the logarithms, which are warm in the cache: who needs those comes
+        first (see `Gatherer.turn`).
+        """
+        return torch.mul(self.weights, feature, out=self.log2_weights).sum(-1)
 
     @property
     def here(self) -> tuple[slice, slice, slice]:
@@ -106,14 +114,15 @@ class Tile:
 class Gatherer(Protocol):
     """A statistic at work: it takes from every tile, and gives its result at the end."""
 
+    turn: int  # 0 reads the logarithms, 1 sums rows or logarithms for others, 2 comes after these
+
     def add(self, tile: Tile) -> None: ...
     def result(self) -> object: ...
 
 
 def sweep(view: View, gatherers: Iterable[Gatherer]) -> None:
     """Show every tile of the view to every gatherer."""
-    # Maps first: their sums over rows are most of what columns need.
-    gatherers = sorted(gatherers, key=lambda g: not getattr(g, "sums_rows", False))
+    gatherers = sorted(gatherers, key=lambda gatherer: gatherer.turn)
     for tile in tiles(view):
         for gatherer in gatherers:
             gatherer.add(tile)
@@ -163,8 +172,7 @@ def _look(
         if extra is not None:
             logs.add_(extra, alpha=1 / LN2).clamp_(min=NEVER)
     weights = torch.exp2(logs, out=scratch.take("weights", tuple(logs.shape)))
-    spare = scratch.take("spare", tuple(logs.shape))
-    return Tile(view, batch, rows, run, logs, weights, spare, part)
+    return Tile(view, batch, rows, run, logs, weights, part)
 
 
 def log2_product(query: Tensor, key: Tensor, lse: Tensor, scale: float, out: Tensor) -> None:

@@ -31,6 +31,11 @@ class Entropy(Expectation):
 
 
 class _Negated(RowSum):
+    turn = 1
+
+    def add(self, tile: Tile) -> None:
+        self.total[tile.here] += tile.log2_mean
+
     def result(self) -> Tensor:
         return -LN2 * self.total
 
@@ -46,6 +51,6 @@ class Effective(Entropy):
         return torch.where(matrix.lse > -torch.inf, super().dense(matrix).exp(), 0.0)
 
 
-class _Effective(RowSum):
+class _Effective(_Negated):
     def result(self) -> Tensor:
         return (-LN2 * self.total).exp().masked_fill(~self.view.seen, 0.0)

@@ -71,6 +71,8 @@ class Expect(Statistic):
 
 
 class _Expect:
+    turn = 2
+
     def __init__(self, view: View, features: Tensor, columns: bool) -> None:
         self.features, self.columns = features, columns
         self.total = view.empty(len(view.queries), features.shape[-1])

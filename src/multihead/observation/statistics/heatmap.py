@@ -87,7 +87,7 @@ class Heat(Statistic):
 
 
 class _Heat:
-    sums_rows = True  # columns can use what it sums
+    turn = 1  # columns can use what it sums
 
     def __init__(self, view: View, cells: int) -> None:
         self.key_edges = cell_edges(view.problem.key.shape[2], cells)

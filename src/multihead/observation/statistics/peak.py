@@ -28,6 +28,8 @@ class Peak(Statistic):
 
 
 class _Peak:
+    turn = 2
+
     def __init__(self, view: View) -> None:
         self.top = view.empty(len(view.queries))
 
@@ -55,6 +57,8 @@ class PeakKey(Statistic):
 
 
 class _PeakKey:
+    turn = 0
+
     def __init__(self, view: View) -> None:
         self.view = view
         self.top = view.empty(len(view.queries), fill=2 * NEVER)
@@ -85,6 +89,8 @@ class MaxScore(Statistic):
 
 
 class _MaxScore:
+    turn = 0
+
     def __init__(self, view: View) -> None:
         self.view = view
         self.top = view.empty(len(view.queries), fill=2 * NEVER)

@@ -38,6 +38,8 @@ class Received(Statistic):
 
 
 class _Received:
+    turn = 2
+
     def __init__(self, view: View, factor: Tensor | None = None) -> None:
         self.total, self.factor = view.empty(view.problem.key.shape[2]), factor
 

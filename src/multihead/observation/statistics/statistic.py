@@ -49,6 +49,8 @@ class Matrix(NamedTuple):
 class RowSum:
     """A gatherer of Σⱼ p·f: an expectation is a value column (identity 1)."""
 
+    turn = 2
+
     def __init__(self, statistic: Expectation, view: View) -> None:
         self.statistic, self.view = statistic, view
         self.total = view.empty(len(view.queries))

@@ -55,6 +55,8 @@ class TopK(Statistic):
 
 
 class _Top:
+    turn = 0
+
     def __init__(self, view: View, count: int) -> None:
         self.count = count
         self.logs = view.empty(len(view.queries), count, fill=NEVER)
