@@ -83,8 +83,72 @@ def test_what_cannot_be_merged_is_refused_with_the_way():
         mh.merge([peak, peak])
     with pytest.raises(ValueError, match="same queries and statistics, but these differ"):
         mh.merge([one, peak])
-    with pytest.raises(ValueError, match="none came"):
-        mh.merge([])
+    for wrong in ([], None, one, [3]):
+        with pytest.raises(ValueError, match="merge takes a list of observations; give"):
+            mh.merge(wrong)
+    known = mh.observe(q, k, v, stats="entropy", lse=mh.observe(q, k, v, stats=()).lse)
+    with pytest.raises(ValueError, match="made with lse= is part of a whole already"):
+        mh.merge([known, known])
+    sunk = mh.observe(q, k, v, stats="entropy", sinks=torch.zeros(zoo.HEADS))
+    with pytest.raises(ValueError, match="a sink counts in one shard alone"):
+        mh.merge([sunk, sunk])
+    some = [mh.observe(q, k, v, stats="entropy", rows=rows) for rows in (slice(0, 3), slice(2, 5))]
+    with pytest.raises(ValueError, match="same queries"):
+        mh.merge(some)
+
+
+def test_shards_of_some_rows():
+    q, k, v = zoo.tensors(dtype=torch.float64)
+    asked = {"stats": ("entropy", "distance"), "rows": slice(1, 6, 2)}
+    whole = mh.observe(q, k, v, **asked, offset=0)
+    one = mh.observe(q, k[:, :, :4], v[:, :, :4], **asked, offset=0)
+    two = mh.observe(q, k[:, :, 4:], v[:, :, 4:], **asked, offset=-4)
+    merged = mh.merge([one, two])
+    for key in ("out", "lse", "entropy", "distance"):
+        torch.testing.assert_close(merged[key], whole[key], rtol=0, atol=1e-12)
+
+
+def test_merged_entropy_has_the_gradient_of_the_whole():
+    q, k, v = (t.requires_grad_() for t in zoo.tensors(dtype=torch.float64))
+    sinks = torch.randn(zoo.HEADS).double()
+    whole = mh.observe(q, k, v, stats="entropy", sinks=sinks).entropy
+    one = mh.observe(q, k[:, :, :4], v[:, :, :4], stats="entropy", sinks=sinks)
+    two = mh.observe(q, k[:, :, 4:], v[:, :, 4:], stats="entropy")
+    up = torch.randn_like(whole)
+    found = torch.autograd.grad(mh.merge([one, two]).entropy, (q, k), up)
+    torch.testing.assert_close(found, torch.autograd.grad(whole, (q, k), up), rtol=0, atol=1e-11)
+
+
+def test_a_nan_query_is_seen_as_one():
+    q, k, v = zoo.tensors()
+    q[0, 0, 3] = torch.nan
+    stats = ("entropy", "effective", "distance", "peak", "max_score")
+    seen = mh.observe(q, k, v, mask=mh.causal(), stats=stats)
+    for key in stats:
+        assert seen[key][0, 0, 3].isnan(), key
+        assert seen[key].isnan().sum() == 1, key
+    assert seen.mean()["entropy"][0, 0].isnan()
+
+
+def test_sharp_rows_stay_within_their_bounds():
+    q, k, v = zoo.tensors(queries=200, keys=200)
+    seen = mh.observe(q * 300, k, v, mask=mh.causal(), stats=("entropy", "peak"))
+    assert seen.entropy.min() >= 0
+    assert seen.peak.max() <= 1
+
+
+def test_features_with_as_many_columns_as_keys():
+    q, k, v = zoo.tensors(dtype=torch.float64)
+    seen = mh.observe(q, k, v, stats=mh.expect(torch.eye(zoo.KEYS)))
+    torch.testing.assert_close(seen.expect, mh.weights(q, k))
+
+
+def test_nothing_is_a_tile_too():
+    q, k, _ = zoo.tensors()
+    assert mh.weights(q, k, rows=slice(50, 60)).shape == (zoo.BATCH, zoo.HEADS, 0, zoo.KEYS)
+    assert not mh.weights(q.requires_grad_(), k).requires_grad
+    levels = mh.pooled_weights(q, k, cells=2, lse=mh.observe(q, k, k, stats=()).lse.double())
+    assert levels[0].sum.dtype == torch.float32
 
 
 def test_how_alike_heads_are():

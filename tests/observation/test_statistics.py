@@ -152,6 +152,32 @@ def test_uniform_causal_attention_by_hand():
         (lambda q: mh.observe(q, q, q, lse=torch.zeros(3)), r"lse \(3,\)  expected \(2, 3, 7\)"),
         (lambda q: mh.observe(q, q, q, stats=("peak", "peak")), "two statistics are called 'peak'"),
         (lambda q: mh.observe(q, q, q, stats=(mh.expect(torch.ones(3)),)), "shape does not fit"),
+        (lambda q: mh.observe(q, q, q, stats=None), "stats must be names and statistics"),
+        (
+            lambda q: mh.observe(q, q, q, rows=slice(None, None, -1)),
+            "slice of whole numbers that ascends",
+        ),
+        (
+            lambda q: mh.observe(q, q, q, stats=mh.mass(mh.dense(torch.ones(3, 3).bool()))),
+            "does not broadcast",
+        ),
+        (
+            lambda q: mh.observe(q, q, q, stats=mh.mass(mh.same_token([1, 2]))),
+            "carries 2 tokens but",
+        ),
+        (
+            lambda q: mh.observe(q, q, q, stats=mh.mass(mh.causal(), name="out")),
+            "cannot be called 'out'",
+        ),
+        (
+            lambda q: mh.observe(q, q, q, stats=mh.received(torch.ones(7, 2))),
+            "2 columns came; ask for one",
+        ),
+        (
+            lambda q: mh.observe(q, q, q, stats=mh.expect(torch.ones(7, requires_grad=True))),
+            r"feature.detach\(\)",
+        ),
+        (lambda q: mh.weights(q, q, keys=torch.tensor([9])), "keys must lie from 0 to 6"),
         (lambda q: mh.top(0), "whole number from 1 on"),
         (lambda q: mh.heatmap(2.5), "whole number from 1 on"),
         (lambda q: mh.mass(3), "takes a mask, but a int came"),

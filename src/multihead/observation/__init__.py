@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +18,7 @@ from ..masks import Mask
 from ..positions import Alibi
 from .gradient import RowStatistics, differentiable
 from .merging import merge
-from .result import Observation
+from .result import RESERVED, Observation
 from .statistics import Statistic, expect, find, heatmap, mass, received, top
 from .sweep import sweep
 from .tiles import pooled_weights, similarity, weights
@@ -50,8 +51,10 @@ def observe(
 
     Takes what `attend` takes, and gives the same output. `stats` says what to know; `rows` for
     which query rows (a slice, a stride, or ascending indices), at that fraction of the cost; `lse`
-    reuses a known one, of all keys, where these are only some of them. Statistics are of the
-    weights before dropout. Gradients flow through out, lse, entropy, distance, mass and expect.
+    reuses a known one, of all keys, where these are only some of them (then statistics carry no
+    gradient). Statistics are of the weights before dropout. Gradients flow from entropy, effective,
+    distance, mass and expect to query and key (not into features, sinks or a bias), and from out
+    and lse as from `attend`.
 
     >>> import multihead as mh
     >>> q = k = v = torch.zeros(1, 1, 4, 8)                       # uniform attention
@@ -75,11 +78,13 @@ def observe(
         queries=chosen,
         total=query.shape[2],
     )
-    found = gather(view, asked)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
+        found = gather(view, asked)
     row_lse = whole if every else whole[:, :, chosen]
     return Observation(
-        out, row_lse, found, backend=used, queries=chosen, real=_real(view), asked=asked
-    )
+        out, row_lse, found, backend=used, queries=chosen, real=_real(row_lse, problem.sinks),
+        asked=asked, whole_lse=whole, of_all_keys=lse is None, has_sinks=sinks is not None,
+    )  # fmt: skip
 
 
 def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
@@ -101,9 +106,16 @@ def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
 
 
 def _asked(stats: tuple[str | Statistic, ...]) -> tuple[Statistic, ...]:
-    stats = (stats,) if isinstance(stats, str | Statistic) else tuple(stats)
+    stats = (stats,) if isinstance(stats, str | Statistic) else stats
+    if not isinstance(stats, Iterable):
+        raise ValueError(
+            f"stats must be names and statistics, but {stats!r} came; give ('entropy', 'peak')."
+        )
     asked = tuple(find(s) for s in stats if s != "lse")  # which is there anyway
     keys = [s.key for s in asked]
+    for key in keys:
+        if not isinstance(key, str) or hasattr(Observation, key) or key in RESERVED:
+            raise ValueError(f"a statistic cannot be called {key!r} here; give it another name=.")
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"two statistics are called {twice!r}; give one of them a name=.")
@@ -124,13 +136,13 @@ def _pick(problem: Problem, chosen: Tensor) -> Problem:
     return dataclasses.replace(problem, query=problem.query[:, :, chosen])
 
 
-def _real(view: View) -> Tensor:
+def _real(lse: Tensor, sinks: Tensor | None) -> Tensor:
     """The weight of each row on real keys: 1, less what a sink took; 0 where nothing was seen."""
-    real = view.seen.to(view.lse.dtype)
-    if view.problem.sinks is None:
-        return real
-    sinks = view.problem.sinks.detach().to(view.lse)
-    return real - torch.exp(sinks[:, None] - view.lse).masked_fill(~view.seen, 0.0)
+    seen = lse != -torch.inf
+    if sinks is None:
+        return seen.to(lse.dtype)
+    taken = torch.exp(sinks.to(lse)[:, None] - lse.masked_fill(~seen, 0.0))
+    return seen.to(lse.dtype) - taken.masked_fill(~seen, 0.0)
 
 
 def _narrowed(view: View, needed: list[Mask | None]) -> View:

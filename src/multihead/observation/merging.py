@@ -27,17 +27,12 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
     keys receive, and maps, need the lse of the whole: observe each shard again with
     `lse=merged.lse`, and lay the results side by side.
     """
-    shards = list(shards)
-    if not shards:
-        raise ValueError("merge takes observations, but none came; give one a shard of the keys.")
+    if isinstance(shards, Observation) or not isinstance(shards, Sequence) or not len(shards):
+        raise ValueError("merge takes a list of observations; give one for each shard of the keys.")
+    if any(not isinstance(shard, Observation) for shard in shards):
+        raise ValueError("merge takes a list of observations; give what mh.observe returned.")
+    _check_shards(shards)
     asked = shards[0].asked
-    for shard in shards:
-        if shard.keys() != shards[0].keys() or shard.lse.shape != shards[0].lse.shape:
-            raise ValueError(
-                "merge takes observations of the same queries and statistics, but these differ.\n"
-                f"  {', '.join(shards[0].keys())} of {tuple(shards[0].lse.shape)}\n"
-                f"  {', '.join(shard.keys())} of {tuple(shard.lse.shape)}"
-            )
     for statistic in asked:
         if not isinstance(statistic, Expectation | Expect | Peak | PeakKey | MaxScore | TopK):
             raise ValueError(
@@ -47,7 +42,8 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
     if any(isinstance(s, PeakKey) for s in asked) and "peak" not in shards[0].found:
         raise ValueError("to merge peak_key the peaks are needed; observe 'peak' too.")
     places = any(isinstance(s, PeakKey | TopK) for s in asked)
-    if places and (starts is None or len(starts) != len(shards)):
+    whole = isinstance(starts, Sequence) and all(type(start) is int for start in starts)
+    if places and (starts is None or not whole or len(starts) != len(shards)):
         raise ValueError(
             "peak_key and top need to know where each shard's keys begin; give starts=[0, …]."
         )
@@ -55,15 +51,37 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
     lse = torch.where(torch.stack([s.lse > -torch.inf for s in shards]).any(0), lse, -torch.inf)
     shares = [torch.exp(s.lse - lse).masked_fill(s.lse == -torch.inf, 0.0) for s in shards]
     found = {s.key: _merge(s, shards, shares, lse, starts or [0] * len(shards)) for s in asked}
-    out = sum(share[..., None] * s.out for share, s in zip(shares, shards, strict=True))
+    whole_lse = torch.stack([s.whole_lse for s in shards]).logsumexp(0)
+    safe = whole_lse.masked_fill(whole_lse == -torch.inf, 0.0)
+    parts = [torch.exp(s.whole_lse - safe) for s in shards]
+    out = sum(part[..., None] * s.out for part, s in zip(parts, shards, strict=True))
     real = sum(share * s.real for share, s in zip(shares, shards, strict=True))
     assert isinstance(out, Tensor)
     assert isinstance(real, Tensor)
     backend = " + ".join(dict.fromkeys(s.backend for s in shards))
     return Observation(
         out.to(shards[0].out.dtype), lse, found, backend=backend, queries=shards[0].queries,
-        real=real, asked=asked,
+        real=real, asked=asked, whole_lse=whole_lse, has_sinks=any(s.has_sinks for s in shards),
     )  # fmt: skip
+
+
+def _check_shards(shards: Sequence[Observation]) -> None:
+    first = shards[0]
+    for shard in shards:
+        alike = {*shard} == {*first} and shard.out.shape == first.out.shape
+        if not alike or not torch.equal(shard.queries, first.queries):
+            raise ValueError(
+                "merge takes observations of the same queries and statistics, but these differ.\n"
+                f"  {', '.join(first)} of {tuple(first.lse.shape)}, out {tuple(first.out.shape)}\n"
+                f"  {', '.join(shard)} of {tuple(shard.lse.shape)}, out {tuple(shard.out.shape)}"
+            )
+        if not shard.of_all_keys:
+            raise ValueError(
+                "an observation made with lse= is part of a whole already; "
+                "merge those made without, and observe again with the merged lse."
+            )
+    if sum(shard.has_sinks for shard in shards) > 1:
+        raise ValueError("a sink counts in one shard alone; leave sinks= out of the others.")
 
 
 def _merge(statistic: Statistic, shards, shares: list[Tensor], lse: Tensor, starts) -> object:

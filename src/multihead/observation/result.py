@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from .statistics import Statistic
+
+RESERVED = ("out", "lse", "backend", "queries", "real", "found", "asked", "whole_lse")
 
 
 class Observation:
@@ -27,11 +29,16 @@ class Observation:
         queries: Tensor,
         real: Tensor,
         asked: tuple[Statistic, ...],
+        whole_lse: Tensor,
+        of_all_keys: bool = True,
+        has_sinks: bool = False,
     ) -> None:
         self.out, self.lse, self.backend = out, lse, backend
         self.queries = queries  # which rows the statistics are of
         self.real = real  # the weight on real keys, 1 but for what a sink took
         self.found, self.asked = found, asked
+        # For merging: lse of every query, and what kind of shard this can be.
+        self.whole_lse, self.of_all_keys, self.has_sinks = whole_lse, of_all_keys, has_sinks
 
     def __getattr__(self, name: str):
         found = self.__dict__.get("found", {})
@@ -53,9 +60,15 @@ class Observation:
     def keys(self) -> list[str]:
         return list(self.found)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
     def mean(self) -> dict[str, Tensor]:
         """Each statistic of rows, averaged over the rows that saw something, (batch, heads)."""
-        seen = self.lse > -torch.inf
+        seen = self.lse != -torch.inf
         count = seen.sum(-1).clamp(min=1)
         means = {}
         for statistic in self.asked:
@@ -64,14 +77,17 @@ class Observation:
                 means[statistic.key] = value.masked_fill(~seen, 0.0).sum(-1) / count
         return means
 
-    def to(self, *where) -> Observation:
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Observation:
         """The same on another device or in another dtype (whole numbers stay whole)."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
 
         def move(value):
             if isinstance(value, Tensor):
-                if not value.is_floating_point():
-                    return value.to(*(w for w in where if not isinstance(w, torch.dtype)))
-                return value.to(*where)
+                kind = dtype if value.is_floating_point() else None
+                return value.to(device or value.device, kind or value.dtype)
             return type(value)(*map(move, value)) if isinstance(value, tuple) else value
 
         return self._map(move)
@@ -83,7 +99,8 @@ class Observation:
         found = {key: move(value) for key, value in self.found.items()}
         return Observation(
             move(self.out), move(self.lse), found, backend=self.backend, asked=self.asked,
-            queries=move(self.queries), real=move(self.real),
+            queries=move(self.queries), real=move(self.real), whole_lse=move(self.whole_lse),
+            of_all_keys=self.of_all_keys, has_sinks=self.has_sinks,
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from .sweep import LN2, sweep, tiles
 from .view import Rows, View, choose_rows
 
 
+@torch.no_grad()
 def weights(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
@@ -33,7 +34,8 @@ def weights(
     """One exact tile of the weights: these query rows over these keys.
 
     Takes `mask`, `bias`, `scale`, `softcap`, `sinks` and `offset` as `attend` does. `lse` may be
-    that of an observation, of all queries; else it is worked out for these rows.
+    that of an observation, of all queries; else it is worked out for these rows. For looking: no
+    gradient flows through it.
 
     >>> import multihead as mh
     >>> q = k = torch.zeros(1, 1, 4, 8)
@@ -43,7 +45,10 @@ def weights(
     """
     problem = _pose(query, key, asked)
     chosen = choose_rows(rows, query.shape[2], query.device)
-    columns = choose_rows(keys, key.shape[2], query.device)
+    columns = choose_rows(keys, key.shape[2], query.device, "keys")
+    if not len(chosen) or not len(columns):
+        shape = (*query.shape[:2], len(chosen), len(columns))
+        return query.new_zeros(shape, dtype=exact(query.dtype))
     row_lse = rows_lse(problem, chosen) if lse is None else _of_rows(lse, problem, chosen)
     dtype = exact(query.dtype)
     part = problem.query[:, :, chosen].to(dtype)
@@ -93,6 +98,7 @@ def pooled_weights(
     return levels
 
 
+@torch.no_grad()
 def similarity(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
@@ -169,4 +175,4 @@ def _of_rows(lse: Tensor, problem: Problem, chosen: Tensor) -> Tensor:
             "lse must be one number for each query of each head, as seen.lse is.\n"
             f"  lse {came}  expected {want}"
         )
-    return lse.detach()[:, :, chosen]
+    return lse.detach().to(problem.query.device, exact(problem.query.dtype))[:, :, chosen]

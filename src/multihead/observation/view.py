@@ -23,7 +23,7 @@ class View:
     @property
     def seen(self) -> Tensor:
         """Which rows saw something, (batch, heads, row)."""
-        return self.lse > -torch.inf
+        return self.lse != -torch.inf  # a NaN is not nothing
 
     def empty(self, *shape: int, fill: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor (batch, heads, *shape) to gather into."""
@@ -34,25 +34,36 @@ class View:
 Rows = slice | Int[Tensor, "row"] | None
 
 
-def choose_rows(rows: Rows, total: int, device: torch.device) -> Int[Tensor, "row"]:
+def choose_rows(
+    rows: Rows, total: int, device: torch.device, what: str = "rows"
+) -> Int[Tensor, "row"]:
     """The indices that a slice, a stride or an index tensor means, each once and ascending."""
     if rows is None:
         return torch.arange(total, device=device)
     if isinstance(rows, slice):
-        return torch.arange(total, device=device)[rows].sort().values
+        whole = all(n is None or type(n) is int for n in (rows.start, rows.stop, rows.step))
+        if not whole or (rows.step is not None and rows.step < 1):
+            raise ValueError(
+                f"{what} must be a slice of whole numbers that ascends, but {rows} came; "
+                "give one, as slice(0, 64) or slice(None, None, 8)."
+            )
+        return torch.arange(total, device=device)[rows].contiguous()
     if (
         not isinstance(rows, Tensor)
         or rows.ndim != 1
         or rows.dtype not in (torch.int64, torch.int32)
     ):
         came = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
-        raise ValueError(f"rows must be a slice or a 1-D tensor of indices, but {came} came.")
+        raise ValueError(
+            f"{what} must be a slice or a 1-D tensor of indices, but {came} came; "
+            "give torch.tensor([0, 5, 9]), say."
+        )
     rows = rows.to(device, torch.int64)
     if rows.numel() and not (int(rows.min()) >= 0 and int(rows.max()) < total):
         raise ValueError(
-            f"rows must lie from 0 to {total - 1}, but they reach from {int(rows.min())} to "
-            f"{int(rows.max())}; choose among the {total} queries."
+            f"{what} must lie from 0 to {total - 1}, but they reach from {int(rows.min())} to "
+            f"{int(rows.max())}; choose among the {total} there are."
         )
     if rows.numel() > 1 and not bool((rows.diff() > 0).all()):
-        raise ValueError("rows must ascend, each once; sort them, as in rows.unique().")
+        raise ValueError(f"{what} must ascend, each once; sort them, as in rows.unique().")
     return rows

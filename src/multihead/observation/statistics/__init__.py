@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ...masks import Mask
@@ -55,12 +56,21 @@ def heatmap(cells: int) -> Heat:
 
 def expect(feature: Tensor, name: str = "expect") -> Expect:
     """The mean of a feature of the keys, as each row weighs them."""
-    return Expect(feature, name)
+    return Expect(_as_it_is(feature), name)
 
 
 def received(by: Tensor | None = None, name: str | None = None) -> Received:
     """What each key gets from a query head, weighed by a factor of the key."""
-    return Received(by, name)
+    return Received(None if by is None else _as_it_is(by), name)
+
+
+def _as_it_is(feature: Tensor) -> Tensor:
+    if isinstance(feature, Tensor) and feature.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "features are taken as they are, and no gradient flows into them, but these ask for "
+            "one; give feature.detach()."
+        )
+    return feature
 
 
 def find(asked: str | Statistic) -> Statistic:

@@ -18,6 +18,11 @@ from .statistic import Matrix, Statistic
 
 def per_head(feature: Tensor, view: View, who: str) -> Tensor:
     """A feature of the keys for each query head, (#batch, #heads, keys, columns)."""
+    return _columns(feature, view, who)[0]
+
+
+def _columns(feature: Tensor, view: View, who: str) -> tuple[Tensor, bool]:
+    """The same, and whether it came with columns of its own."""
     p = view.problem
     batch, heads, kv_heads, keys = (*p.query.shape[:2], *p.key.shape[1:3])
     if not isinstance(feature, Tensor) or not feature.is_floating_point():
@@ -26,7 +31,8 @@ def per_head(feature: Tensor, view: View, who: str) -> Tensor:
         )
     shape = tuple(feature.shape)
     fits = [(keys,), (batch, keys), (1, keys), (batch, kv_heads, keys), (batch, heads, keys)]
-    if shape in fits:
+    columns = shape not in fits
+    if not columns:
         feature, shape = feature[..., None], (*shape, 1)
     if shape[:-1] not in fits:
         raise ValueError(
@@ -40,7 +46,7 @@ def per_head(feature: Tensor, view: View, who: str) -> Tensor:
         feature = feature[:, None]
     if feature.shape[1] == kv_heads != heads:
         feature = feature.repeat_interleave(p.group, dim=1)
-    return feature.to(view.lse)
+    return feature.to(view.lse), columns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +68,7 @@ class Expect(Statistic):
         return _Expect(view, features, columns=self._has_columns(view))
 
     def _has_columns(self, view: View) -> bool:
-        return self.of.shape[-1] != view.problem.key.shape[2] or self.of.ndim == 4
+        return _columns(self.of, view, self.name)[1]
 
     def dense(self, matrix: Matrix) -> Tensor:
         features = self.features(matrix.view).double().expand(*matrix.weights.shape[:2], -1, -1)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...masks import Mask
 from ..sweep import Tile
-from .statistic import Expectation, Matrix
+from ..view import View
+from .statistic import Expectation, Matrix, RowSum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Mass(Expectation):
 
     def needs(self) -> Mask:
         return self.mask
+
+    def begin(self, view: View) -> RowSum:
+        batch, heads = view.problem.query.shape[:2]
+        self.mask.check(batch, heads, view.total, view.problem.key.shape[2])
+        return super().begin(view)
 
     def feature(self, tile: Tile) -> Tensor:
         mask = self.mask

@@ -38,7 +38,7 @@ class _Peak:
         torch.maximum(here, tile.largest, out=here)
 
     def result(self) -> Tensor:
-        return self.top
+        return self.top.clamp(max=1.0)  # rounding may leave it a little above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,4 +102,4 @@ class _MaxScore:
     def result(self) -> Tensor:
         lse = self.view.lse
         lse = lse.masked_fill(~self.view.seen, 0.0)
-        return torch.where(self.top > NEVER, self.top * LN2 + lse, 0.0)
+        return torch.where(self.top <= NEVER, 0.0, self.top * LN2 + lse)
