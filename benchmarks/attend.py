@@ -12,13 +12,11 @@ import argparse
 import functools
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from measure import machine, medians, peak_above, save
+from measure import in_its_own_process, machine, medians, peak_above, save
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -135,9 +133,8 @@ def memory(n: int) -> list[dict]:
     """Peak memory of `tiled`, forward and backward, above inputs, outputs and gradients."""
     rows = []
     for name, asked in MEMORY.items():
-        command = [sys.executable, __file__, "--memory-of", json.dumps([n, asked])]
-        run = subprocess.run(command, capture_output=True, text=True, check=True)
-        rows.append({"case": name, "tokens": n, "bytes": int(run.stdout)})
+        found = in_its_own_process(__file__, "--memory-of", json.dumps([n, asked]))
+        rows.append({"case": name, "tokens": n, "bytes": found})
         print(f"tiled, {name}, {n} tokens: {rows[-1]['bytes'] / 1e6:.0f} MB above what it returns")
     return rows
 

@@ -8,6 +8,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +53,12 @@ def peak_above(call: Callable[[], object]) -> int:
     peak = _resident("VmHWM")
     del result
     return max(0, peak - before)
+
+
+def in_its_own_process(script: str, *arguments: str) -> int:
+    """The number that a script prints: memory is measured where nothing else has happened."""
+    command = [sys.executable, script, *arguments]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _resident(field: str) -> int:

@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 
 import torch
-from measure import machine, medians, peak_above, save
+from measure import in_its_own_process, machine, medians, peak_above, save
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -98,10 +96,7 @@ def memory_of(kind: str) -> int:
 def memory() -> dict[str, int]:
     found = {}
     for kind in ("observe", "train"):
-        command = [sys.executable, __file__, "--memory-of", kind]
-        found[kind] = int(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        )
+        found[kind] = in_its_own_process(__file__, "--memory-of", kind)
         print(f"memory, {kind}: {found[kind] / 1e6:.0f} MB")
     return found
 

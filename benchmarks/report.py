@@ -15,51 +15,41 @@ PAGES = [Path(__file__).parent.parent / name for name in ("docs/performance.md",
 
 
 def attend(body: dict) -> str:
-    """The table of `attend`."""
-    lines = [
-        _machine(body),
-        "",
-        "| question | tokens | pass | SDPA | attend | ratio | eager |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in body["times"]:
-        slow = f"{row['eager'] / row['sdpa']:.1f}" if "eager" in row else "–"
-        lines.append(
-            f"| {row['case']} | {row['tokens']:,} | {row['pass']} | {_ms(row['sdpa'])} | "
-            f"{_ms(row['ours'])} | **{row['ours'] / row['sdpa']:.3f}** | {slow} |"
+    """The table of `attend`, and of its memory."""
+    times = [
+        (
+            row["case"], f"{row['tokens']:,}", row["pass"], _ms(row["sdpa"]), _ms(row["ours"]),
+            _bold(row["ours"] / row["sdpa"]), _times(row, "eager"),
         )
-    lines += [
-        "",
-        "| `tiled`, forward and backward | tokens | MB above what it returns |",
-        "|---|---|---|",
+        for row in body["times"]
+    ]  # fmt: skip
+    memory = [
+        (row["case"], f"{row['tokens']:,}", f"{row['bytes'] / 1e6:.0f}") for row in body["memory"]
     ]
-    for row in body["memory"]:
-        lines.append(f"| {row['case']} | {row['tokens']:,} | {row['bytes'] / 1e6:.0f} |")
-    return "\n".join(lines)
+    return "\n\n".join(
+        [
+            _machine(body),
+            _table("question | tokens | pass | SDPA | attend | ratio | eager", times),
+            _table("`tiled`, forward and backward | tokens | MB above what it returns", memory),
+        ]
+    )
 
 
 def layer(body: dict) -> str:
-    """The table of the layer, and of decoding."""
-    lines = [
-        _machine(body),
-        "",
-        "| layer | forward | ratio | both | ratio |",
-        "|---|---|---|---|---|",
-    ]
-    rows = {(row["layer"], row["pass"]): row for row in body["times"]}
+    """The table of the layer, and a line on decoding."""
+    known = {(row["layer"], row["pass"]): row for row in body["times"]}
+    rows = []
     for name in dict.fromkeys(row["layer"] for row in body["times"]):
-        cells = [name]
-        for kind in ("forward", "both"):
-            row = rows.get((name, kind))
-            cells += [_ms(row["seconds"]), f"**{row['ratio']:.3f}**"] if row else ["–", "–"]
-        lines.append("| " + " | ".join(cells) + " |")
+        found = [known.get((name, kind)) for kind in ("forward", "both")]
+        cells = [(_ms(row["seconds"]), _bold(row["ratio"])) if row else "––" for row in found]
+        rows.append((name, *cells[0], *cells[1]))
     told = body["decoding"]
-    lines += [
-        "",
+    decoding = (
         f"Decoding {told['tokens']} tokens one by one: {_ms(told['cached'])} through the cache, "
-        f"{_ms(told['anew'])} by starting anew, {told['anew'] / told['cached']:.1f} times as long.",
-    ]
-    return "\n".join(lines)
+        f"{_ms(told['anew'])} by starting anew, {told['anew'] / told['cached']:.1f} times as long."
+    )
+    table = _table("layer | forward | ratio | both | ratio", rows)
+    return "\n\n".join([_machine(body), table, decoding])
 
 
 def layer_bar(body: dict) -> str:
@@ -69,20 +59,16 @@ def layer_bar(body: dict) -> str:
 
 def observe(body: dict) -> str:
     """The table of `observe`."""
-    lines = [
-        _machine(body),
-        "",
-        "| tokens | SDPA | observe | ratio | 1 in 8 | eager |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in body["times"]:
-        ratios = [row[name] / row["sdpa"] for name in ("ours", "eighth")]
-        slow = f"{row['eager'] / row['sdpa']:.1f}" if "eager" in row else "–"
-        lines.append(
-            f"| {row['tokens']:,} | {_ms(row['sdpa'])} | {_ms(row['ours'])} | "
-            f"**{ratios[0]:.3f}** | **{ratios[1]:.3f}** | {slow} |"
+    rows = [
+        (
+            f"{row['tokens']:,}", _ms(row["sdpa"]), _ms(row["ours"]),
+            _bold(row["ours"] / row["sdpa"]), _bold(row["eighth"] / row["sdpa"]),
+            _times(row, "eager"),
         )
-    return "\n".join(lines)
+        for row in body["times"]
+    ]  # fmt: skip
+    table = _table("tokens | SDPA | observe | ratio | 1 in 8 | eager", rows)
+    return f"{_machine(body)}\n\n{table}"
 
 
 def observe_ratios(body: dict, name: str) -> str:
@@ -105,17 +91,17 @@ def observe_bar(body: dict) -> str:
 
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
-    lines = [
-        "| tokens | fused (SDPA) | eager, with the entropy of every row | its matrix | `attend` |",
-        "|---|---|---|---|---|",
-    ]
-    for row in body["times"]:
-        lines.append(
-            f"| {row['tokens']:,} | {_ms(row['sdpa'])} | {_ms(row['eager'])}, "
-            f"{row['eager'] / row['sdpa']:.1f} × | {row['matrix_bytes'] / 1e6:,.0f} MB | "
-            f"{_ms(row['ours'])}, {row['ours'] / row['sdpa']:.2f} × |"
+    rows = [
+        (
+            f"{row['tokens']:,}", _ms(row["sdpa"]),
+            f"{_ms(row['eager'])}, {row['eager'] / row['sdpa']:.1f} ×",
+            f"{row['matrix_bytes'] / 1e6:,.0f} MB",
+            f"{_ms(row['ours'])}, {row['ours'] / row['sdpa']:.2f} ×",
         )
-    return "\n".join([*lines, "", _machine(body)])
+        for row in body["times"]
+    ]  # fmt: skip
+    head = "tokens | fused (SDPA) | eager, with the entropy of every row | its matrix | `attend`"
+    return f"{_table(head, rows)}\n\n{_machine(body)}"
 
 
 def window(body: dict) -> str:
@@ -157,21 +143,37 @@ def _machine(body: dict) -> str:
     return f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Python {told['python']}.*"
 
 
+def _table(head: str, rows: list[tuple[str, ...]]) -> str:
+    lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def _bold(ratio: float) -> str:
+    return f"**{ratio:.3f}**"
+
+
+def _times(row: dict, name: str) -> str:
+    return f"{row[name] / row['sdpa']:.1f}" if name in row else "–"
+
+
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
+def fill(text: str) -> str:
+    """A page with what stands between its markers made anew from the results."""
+    for marker, (result, table) in TABLES.items():
+        between = re.compile(f"(<!-- {marker} -->)(.*?)(<!-- /{marker} -->)", re.DOTALL)
+        if found := between.search(text):
+            gap = "\n" if "\n" in found[2] else ""
+            made = gap + table(json.loads((RESULTS / f"{result}.json").read_text())) + gap
+            text = between.sub(lambda match, made=made: match[1] + made + match[3], text)
+    return text
+
+
 def main() -> None:
     for page in PAGES:
-        text = page.read_text("utf-8")
-        for marker, (result, table) in TABLES.items():
-            body = json.loads((RESULTS / f"{result}.json").read_text())
-            between = re.compile(f"(<!-- {marker} -->)(.*?)(<!-- /{marker} -->)", re.DOTALL)
-            found = between.search(text)
-            if found:
-                gap = "\n" if "\n" in found[2] else ""
-                text = between.sub(lambda m: m[1] + gap + table(body) + gap + m[3], text)  # noqa: B023
-        page.write_text(text, "utf-8")
+        page.write_text(fill(page.read_text("utf-8")), "utf-8")
         print(f"wrote {page.name}")
 
 

@@ -35,4 +35,18 @@ attn(x[0])
 attn.prune_heads([0])
 cross = mh.MultiHeadAttention(24, 6, d_context=5, qk_norm=True, sinks=True)
 cross(x, torch.randn(2, 3, 5), mask=torch.ones(9, 3, dtype=torch.bool))
+
+stats = ("entropy", "effective", "distance", "peak", "peak_key", "max_score", "received_mean")
+more = (mh.mass(mh.offset(-1)), mh.top(3), mh.heatmap(4), mh.expect(torch.rand(11)))
+leaves = [t.requires_grad_() for t in zoo.tensors()]
+for mask in (None, mh.causal(), mh.padding([0, 5])):
+    seen = mh.observe(*leaves, mask=mask, stats=(*stats, *more), rows=slice(None, None, 2))
+    seen.entropy.sum().backward()
+    print(seen)
+    mh.weights(q, k, mask=mask, rows=slice(2, 4), keys=torch.tensor([1, 5]))
+    mh.pooled_weights(q, k, mask=mask, cells=8)
+    mh.similarity(q, k, mask=mask)
+shards = [mh.observe(q, k[:, :, s], v[:, :, s], stats="entropy") for s in (slice(4), slice(4, 11))]
+mh.merge(shards)
+cross.observe(x, torch.randn(2, 3, 5), stats=("output_norm", "received_output"))
 print("every annotation held")

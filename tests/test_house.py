@@ -1,5 +1,6 @@
 """The rules of the house that no linter knows."""
 
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -64,6 +65,15 @@ def test_the_python_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch
     namespace = {"__name__": "__main__"}
     for block in python_blocks(path.read_text("utf-8")):
         exec(compile(block, path, "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_the_figures_of_a_page_are_those_of_the_benchmarks(path: Path, monkeypatch):
+    """Every figure between markers is what benchmarks/report.py makes of benchmarks/results."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    fill = importlib.import_module("report").fill
+    page = path.read_text("utf-8")
+    assert fill(page) == page
 
 
 def test_the_version_is_said_once():

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .merge import awake
+
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
@@ -62,8 +64,7 @@ def backward(
     exp(score − lse), so that gradients of the parts add up to the gradient of the whole.
     """
     bias, causal = _settle(query, key, causal, bias)
-    # A dead row has no weights; any finite lse makes exp(−inf − lse) the 0 it should be.
-    lse = lse.masked_fill(lse == -torch.inf, 0.0)
+    lse = awake(lse)
     dim = max(query.shape[-1], value.shape[-1])
     wide_value, wide_grad, wide_out = value, grad_out, out
     if grad_lse is not None:

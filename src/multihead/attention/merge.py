@@ -36,9 +36,18 @@ def row_pull(
 
 
 def sinks_gradient(sinks: Tensor, lse: Tensor, pull: Tensor) -> Float[Tensor, "heads"]:
-    """The gradient of each sink's logit: minus its weight exp(sink − lse) times the row's pull."""
-    weight = _share(sinks.to(lse.dtype)[:, None].expand_as(lse), lse)
-    return -(weight * pull).sum((0, 2)).to(sinks.dtype)
+    """The gradient of each sink's logit: minus its weight times the row's pull."""
+    return -(sinks_weight(sinks, lse) * pull).sum((0, 2)).to(sinks.dtype)
+
+
+def sinks_weight(sinks: Tensor, lse: Tensor) -> Float[Tensor, "batch heads query"]:
+    """What a sink takes of each row: exp(sink − lse)."""
+    return _share(sinks.to(lse.dtype)[:, None].expand_as(lse), lse)
+
+
+def awake(lse: Tensor) -> Tensor:
+    """lse with 0 for rows that see nothing: their scores are all −inf, and exp(−inf − 0) is 0."""
+    return lse.masked_fill(lse == -torch.inf, 0.0)
 
 
 def _share(lse: Tensor, total: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..positions import Alibi, alibi
 from . import flash, tile
 from .dropout import keep
-from .merge import add_sinks, merge, row_pull, sinks_gradient
+from .merge import add_sinks, awake, merge, row_pull, sinks_gradient
 from .plan import Run, Size, Strip, plan
 from .problem import Partial, Problem, exact
 
@@ -90,7 +90,7 @@ class _Tiles:
         seen = None
         for run in strip.runs:
             key, value = p.key[:, :, run.keys], p.value[:, :, run.keys]
-            extra = added(p, indices(p, strip.queries), run)
+            extra = added(p, indices(p, strip.queries), run.keys, full=run.full)
             if self.fused:
                 here = flash.forward(query, key, value, scale=p.scale, causal=False, bias=extra)
             else:
@@ -103,14 +103,14 @@ class _Tiles:
         """Gradients of one tile: query, key, value, and the scores if a bias asks for them."""
         query = p.query[:, :, strip.queries]
         key, value = p.key[:, :, run.keys], p.value[:, :, run.keys]
-        extra = added(p, indices(p, strip.queries), run)
+        extra = added(p, indices(p, strip.queries), run.keys, full=run.full)
         if self.fused:
             grads = flash.backward(
                 grad_out, grad_lse, query, key, value, out, lse,
                 scale=p.scale, causal=False, bias=extra,
             )  # fmt: skip
             return *grads, None
-        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # a dead row: exp(−inf − 0) is the 0 it is
+        lse = awake(lse)
         grad_out, query, key, value = exactly(grad_out, query, key, value)
         return tile.backward(
             grad_out, pull, query, key, value, lse,
@@ -172,23 +172,26 @@ def _kernel_answers(p: Problem) -> bool:
     return p.query.device.type == "cpu" and p.softcap is None and not p.dropout
 
 
-def added(p: Problem, queries: Tensor, run: Run) -> Tensor | None:
-    """What is added to the scores of a tile: its bias, and −inf where the mask forbids."""
+def added(p: Problem, queries: Tensor, keys: slice | Tensor, *, full: bool) -> Tensor | None:
+    """What is added to the scores of a tile: its bias, and −inf where the mask forbids.
+
+    `full` says that the mask is known to forbid nothing there.
+    """
     dtype = exact(p.query.dtype)
-    keys = indices(p, run.keys)
+    places = indices(p, keys) if isinstance(keys, slice) else keys
     total = None
     if isinstance(p.bias, Alibi):
-        total = p.bias.values(queries, keys, p.offset).to(dtype)
+        total = p.bias.values(queries, places, p.offset).to(dtype)
     elif p.bias is not None:
-        total = p.bias if p.bias.shape[3] == 1 else p.bias[..., run.keys]
+        total = p.bias if p.bias.shape[3] == 1 else p.bias[..., keys]
         total = (total if total.shape[2] == 1 else total[:, :, queries]).to(dtype)
-        total = total.expand(-1, -1, len(queries), len(keys))
-    if run.full or p.mask is None:
+        total = total.expand(-1, -1, len(queries), len(places))
+    if full or p.mask is None:
         return total
-    allowed = p.mask.allows(queries, keys, p.offset)
+    allowed = p.mask.allows(queries, places, p.offset)
     if total is None:
         total = torch.zeros((), dtype=dtype, device=allowed.device)
-    return total.where(allowed, -torch.inf).expand(-1, -1, len(queries), len(keys))
+    return total.where(allowed, -torch.inf).expand(-1, -1, len(queries), len(places))
 
 
 def _window(tensor: Tensor, rows: slice, queries: slice, keys: slice) -> Tensor:

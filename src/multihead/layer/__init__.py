@@ -16,7 +16,7 @@ from ..attention.checks import bias_of
 from ..cache import Cache
 from ..masks import Mask, dense
 from ..observation import Observation, observe
-from ..observation.statistics import Statistic
+from ..observation.statistics import Stats
 from ..observation.view import Rows
 from ..positions import Alibi, Rope, rotate
 from ..positions import alibi as make_alibi
@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "*batch tokens d_model"],
         context: Float[Tensor, "*batch keys d_context"] | None = None,
         *,
-        stats: tuple[str | Statistic, ...] = ("entropy", "distance", "peak", "received"),
+        stats: Stats = ("entropy", "distance", "peak", "received"),
         rows: Rows = None,
         mask: Mask | Tensor | None = None,
         bias: Float[Tensor, "..."] | None = None,

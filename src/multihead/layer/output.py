@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..observation import expect, received
-from ..observation.statistics import Statistic
+from ..observation.statistics import Statistic, Stats
 
 if TYPE_CHECKING:
     from . import MultiHeadAttention
 
 
 def with_output(
-    layer: MultiHeadAttention, value: Tensor, stats: tuple[str | Statistic, ...]
+    layer: MultiHeadAttention, value: Tensor, stats: Stats
 ) -> tuple[str | Statistic, ...]:
     """The statistics asked, with those that need W_O made out of their names."""
     stats = (stats,) if isinstance(stats, str | Statistic) else tuple(stats)

@@ -27,13 +27,13 @@ class padding(Mask):
     lengths: Int[Tensor, "batch"]
 
     def __init__(self, lengths: Int[Tensor, "batch"] | Sequence[int] | int) -> None:
-        object.__setattr__(self, "lengths", integers("padding", lengths, ranks=(1,)))
+        object.__setattr__(self, "lengths", _integers("padding", lengths, ranks=(1,)))
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         _rows("padding", self.lengths, batch)
 
     def row(self, rows: slice) -> Mask:
-        return padding(pick(self.lengths, rows))
+        return padding(_pick(self.lengths, rows))
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         return key < self.lengths.to(key.device)[:, None, None, None]
@@ -44,7 +44,25 @@ class padding(Mask):
 
 
 @frozen
-class documents(Mask):
+class ById(Mask):
+    """What masks of ids share: an id at each position, the same for all batch rows or not."""
+
+    ids: Ids
+
+    def __init__(self, ids: Ids | Sequence[int]) -> None:
+        object.__setattr__(self, "ids", _integers(type(self).__name__, ids, ranks=(1, 2)))
+
+    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
+        _tokens(type(self).__name__, self.ids, batch, keys)
+
+    def carried(self) -> tuple[int | None, int | None]:
+        return None, self.ids.shape[-1]
+
+    def row(self, rows: slice) -> Mask:
+        return type(self)(_pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
+
+
+class documents(ById):
     """A query sees the keys of its own document: `ids` names the document at each position.
 
     >>> print(documents([1, 1, 1, 2, 2, 3, 3, 3]).draw())
@@ -57,20 +75,6 @@ class documents(Mask):
     · · · · · ■ ■ ■
     · · · · · ■ ■ ■
     """
-
-    ids: Ids
-
-    def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", integers("documents", ids, ranks=(1, 2)))
-
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        tokens("documents", self.ids, batch, keys)
-
-    def carried(self) -> tuple[int | None, int | None]:
-        return None, self.ids.shape[-1]
-
-    def row(self, rows: slice) -> Mask:
-        return documents(pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         ids = per_row(self.ids, key.device)
@@ -137,7 +141,7 @@ class dense(Mask):
         return (queries if queries > 1 else None), (keys if keys > 1 else None)
 
     def row(self, rows: slice) -> Mask:
-        return dense(pick(self._full_rank(), rows))
+        return dense(_pick(self._full_rank(), rows))
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         allowed = self._full_rank().to(query.device)
@@ -166,7 +170,7 @@ class dense(Mask):
 # ---- what these share --------------------------------------------------------------------------
 
 
-def integers(mask: str, data: Tensor | Sequence[int] | int, ranks: tuple[int, ...]) -> Tensor:
+def _integers(mask: str, data: Tensor | Sequence[int] | int, ranks: tuple[int, ...]) -> Tensor:
     shapes = " or ".join({1: "(n,)", 2: "(batch, n)"}[rank] for rank in ranks)
     try:
         tensor = data if isinstance(data, Tensor) else torch.as_tensor(data)
@@ -194,11 +198,11 @@ def _rows(mask: str, data: Tensor, batch: int) -> None:
         )
 
 
-def pick(data: Tensor, rows: slice) -> Tensor:
+def _pick(data: Tensor, rows: slice) -> Tensor:
     return data if data.shape[0] == 1 else data[rows]
 
 
-def tokens(mask: str, ids: Tensor, batch: int, keys: int) -> None:
+def _tokens(mask: str, ids: Tensor, batch: int, keys: int) -> None:
     if ids.ndim == 2:
         _rows(mask, ids, batch)
     if ids.shape[-1] != keys:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .by_data import Ids, at, integers, per_row, pick, tokens
+from .by_data import ById, at, per_row
 from .by_place import sort
-from .mask import Allowed, Blocks, Mask, frozen, stand
+from .mask import Allowed, Blocks, stand
 
 
-@frozen
-class same_token(Mask):
+class same_token(ById):
     """A query sees the earlier copies of its own token, never itself.
 
     >>> print(same_token([7, 4, 7, 4, 4, 9, 7, 4]).draw())
@@ -27,20 +25,6 @@ class same_token(Mask):
     ■ · ■ · · · · ·
     · ■ · ■ ■ · · ·
     """
-
-    ids: Ids
-
-    def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", integers("same_token", ids, ranks=(1, 2)))
-
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        tokens("same_token", self.ids, batch, keys)
-
-    def carried(self) -> tuple[int | None, int | None]:
-        return None, self.ids.shape[-1]
-
-    def row(self, rows: slice) -> Mask:
-        return same_token(pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         ids = per_row(self.ids, key.device)
@@ -55,8 +39,7 @@ class same_token(Mask):
         return -math.inf, -1
 
 
-@frozen
-class after_same_token(Mask):
+class after_same_token(ById):
     """A query sees the keys that follow earlier copies of its token, never itself: induction.
 
     >>> print(after_same_token([7, 4, 7, 4, 4, 9, 7, 4]).draw())
@@ -69,20 +52,6 @@ class after_same_token(Mask):
     · ■ · ■ · · · ·
     · · ■ · ■ ■ · ·
     """
-
-    ids: Ids
-
-    def __init__(self, ids: Ids | Sequence[int]) -> None:
-        object.__setattr__(self, "ids", integers("after_same_token", ids, ranks=(1, 2)))
-
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        tokens("after_same_token", self.ids, batch, keys)
-
-    def carried(self) -> tuple[int | None, int | None]:
-        return None, self.ids.shape[-1]
-
-    def row(self, rows: slice) -> Mask:
-        return after_same_token(pick(self.ids, rows) if self.ids.ndim == 2 else self.ids)
 
     def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
         ids = per_row(self.ids, key.device)

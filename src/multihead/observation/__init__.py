@@ -13,16 +13,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention import answer, choose
+from ..attention.merge import sinks_weight
 from ..attention.problem import Problem, pose
 from ..masks import Mask
 from ..positions import Alibi
 from .gradient import RowStatistics, differentiable
 from .merging import merge
 from .result import RESERVED, Observation
-from .statistics import Statistic, expect, find, heatmap, mass, received, top
+from .statistics import Statistic, Stats, expect, find, heatmap, mass, received, top
 from .sweep import sweep
 from .tiles import pooled_weights, similarity, weights
-from .view import Rows, View, choose_rows
+from .view import Rows, View, choose_rows, known_lse
 
 __all__ = [
     "Observation", "expect", "heatmap", "mass", "merge", "observe", "pooled_weights", "received",
@@ -35,7 +36,7 @@ def observe(
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
     *,
-    stats: tuple[str | Statistic, ...] = ("entropy", "distance", "peak", "received"),
+    stats: Stats = ("entropy", "distance", "peak", "received"),
     rows: Rows = None,
     lse: Float[Tensor, "batch heads query"] | None = None,
     mask: Mask | Tensor | None = None,
@@ -70,7 +71,7 @@ def observe(
     chosen = choose_rows(rows, query.shape[2], query.device)
     used = choose(problem, backend).backend
     out, own_lse = answer(problem, used)
-    whole = own_lse if lse is None else _known(lse, own_lse)
+    whole = own_lse if lse is None else known_lse(lse, own_lse.shape, own_lse)
     every = len(chosen) == query.shape[2]
     view = View(
         problem=problem if every else _pick(problem, chosen),
@@ -105,7 +106,7 @@ def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     return {s.key: found[s.key] for s in asked if s.key != "lse"}
 
 
-def _asked(stats: tuple[str | Statistic, ...]) -> tuple[Statistic, ...]:
+def _asked(stats: Stats) -> tuple[Statistic, ...]:
     stats = (stats,) if isinstance(stats, str | Statistic) else stats
     if not isinstance(stats, Iterable):
         raise ValueError(
@@ -122,27 +123,14 @@ def _asked(stats: tuple[str | Statistic, ...]) -> tuple[Statistic, ...]:
     return asked
 
 
-def _known(lse: Tensor, own: Tensor) -> Tensor:
-    if not isinstance(lse, Tensor) or lse.shape != own.shape:
-        came = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
-        raise ValueError(
-            "lse must be one number for each query of each head, as seen.lse is.\n"
-            f"  lse {came}  expected {tuple(own.shape)}"
-        )
-    return lse.to(own)
-
-
 def _pick(problem: Problem, chosen: Tensor) -> Problem:
     return dataclasses.replace(problem, query=problem.query[:, :, chosen])
 
 
 def _real(lse: Tensor, sinks: Tensor | None) -> Tensor:
     """The weight of each row on real keys: 1, less what a sink took; 0 where nothing was seen."""
-    seen = lse != -torch.inf
-    if sinks is None:
-        return seen.to(lse.dtype)
-    taken = torch.exp(sinks.to(lse)[:, None] - lse.masked_fill(~seen, 0.0))
-    return seen.to(lse.dtype) - taken.masked_fill(~seen, 0.0)
+    real = (lse != -torch.inf).to(lse.dtype)
+    return real if sinks is None else real - sinks_weight(sinks, lse)
 
 
 def _narrowed(view: View, needed: list[Mask | None]) -> View:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..attention.merge import sinks_weight
 from ..attention.problem import exact
 from ..attention.tile import product, transposed_product
 from .statistics import Expectation
 from .statistics.entropy import Effective, Entropy
 from .statistics.expect import Expect
-from .statistics.statistic import EVERYTHING
 from .sweep import LN2, sweep, tiles
 from .view import View
 
@@ -61,13 +61,11 @@ class RowStatistics(torch.autograd.Function):
             for term in terms:
                 term.add(tile, pull)
             pull *= tile.weights
-            if p.softcap is not None:  # d/dx c·tanh(x/c) = 1 − tanh²(x/c)
-                key = tile.part.key[:, :, tile.keys].to(dtype)
-                query = tile.part.query[:, :, tile.rows].to(dtype)
-                slope = torch.tanh(product(query, key.mT) * (p.scale / p.softcap))
-                pull *= 1 - slope.square()
             key = tile.part.key[:, :, tile.keys].to(dtype)
             query = tile.part.query[:, :, tile.rows].to(dtype)
+            if p.softcap is not None:  # d/dx c·tanh(x/c) = 1 − tanh²(x/c)
+                slope = torch.tanh(product(query, key.mT) * (p.scale / p.softcap))
+                pull *= 1 - slope.square()
             grad_query[tile.here] += product(pull, key) * p.scale
             grad_key[tile.batch, :, tile.keys] += (
                 transposed_product(pull, query, key.shape[1]) * p.scale
@@ -84,8 +82,7 @@ class _Term:
             self.grad = grad * result
             self.result = result.clamp(min=1e-30).log()
         if isinstance(statistic, Entropy) and view.problem.sinks is not None:
-            sinks = view.problem.sinks.detach().to(view.lse)
-            taken = torch.exp(sinks[:, None] - view.lse).masked_fill(~view.seen, 0.0)
+            taken = sinks_weight(view.problem.sinks.detach(), view.lse)
             self.result = self.result + taken  # H − (R − 1)
 
     def add(self, tile, pull: Tensor) -> None:
@@ -98,6 +95,5 @@ class _Term:
             pull += grad @ features.mT - (grad * result).sum(-1, keepdim=True)
             return
         feature = self.statistic.feature(tile)
-        feature = 1.0 if feature is EVERYTHING else feature
         feature = -LN2 * feature if isinstance(self.statistic, Entropy) else feature
         pull += grad[..., None] * (feature - result[..., None])

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..attention.merge import awake
 from ..attention.plan import Run, Size, plan
 from ..attention.problem import Problem, exact
 from ..attention.stream import added
@@ -61,11 +62,6 @@ class Tile:
             return None
         allowed = self.part.mask.allows(self.queries, self.key_indices, self.part.offset)
         return allowed.expand(-1, -1, *self.weights.shape[2:])
-
-    @functools.cached_property
-    def mass(self) -> Tensor:
-        """The weight of each row that lies in this tile, (batch, heads, query)."""
-        return self.weights.sum(-1)
 
     @functools.cached_property
     def largest(self) -> Tensor:
@@ -140,8 +136,7 @@ def tiles(view: View) -> Iterator[Tile]:
     scratch = Scratch(p.query, dtype)
     for batch, strips in plan(p, size, at_once, view.queries):
         part = p.row(batch)
-        lse = view.lse[batch]
-        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # a dead row sees no key anyway
+        lse = awake(view.lse[batch])
         keys = part.key.to(dtype)
         for strip in strips:
             query, row_lse = part.query[:, :, strip.queries].to(dtype), lse[:, :, strip.queries]
@@ -168,7 +163,7 @@ def _look(
         logs = scores(query, key, part.scale, part.softcap, scratch)
         logs.sub_(lse[..., None]).div_(LN2)
     if not run.full or part.bias is not None:
-        extra = added(part, view.queries[rows], run)
+        extra = added(part, view.queries[rows], run.keys, full=run.full)
         if extra is not None:
             logs.add_(extra, alpha=1 / LN2).clamp_(min=NEVER)
     weights = torch.exp2(logs, out=scratch.take("weights", tuple(logs.shape)))

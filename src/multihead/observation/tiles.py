@@ -13,12 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import answer
+from ..attention.merge import awake
 from ..attention.problem import Problem, exact, pose
+from ..attention.stream import added
 from ..attention.tile import product
-from ..positions import Alibi
 from .statistics import HeatMap, heatmap
 from .sweep import LN2, sweep, tiles
-from .view import Rows, View, choose_rows
+from .view import Rows, View, choose_rows, known_lse
 
 
 @torch.no_grad()
@@ -49,22 +50,19 @@ def weights(
     if not len(chosen) or not len(columns):
         shape = (*query.shape[:2], len(chosen), len(columns))
         return query.new_zeros(shape, dtype=exact(query.dtype))
-    row_lse = rows_lse(problem, chosen) if lse is None else _of_rows(lse, problem, chosen)
+    row_lse = (
+        rows_lse(problem, chosen)
+        if lse is None
+        else known_lse(lse, query.shape[:3], query)[:, :, chosen]
+    )
     dtype = exact(query.dtype)
     part = problem.query[:, :, chosen].to(dtype)
     scores = product(part, problem.key[:, :, columns].to(dtype).mT) * problem.scale
     if problem.softcap is not None:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
-    if isinstance(problem.bias, Alibi):
-        scores = scores + problem.bias.values(chosen, columns, problem.offset).to(dtype)
-    elif problem.bias is not None:
-        bias = problem.bias if problem.bias.shape[3] == 1 else problem.bias[..., columns]
-        scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, chosen]).to(dtype)
-    if problem.mask is not None:
-        allowed = problem.mask.allows(chosen, columns, problem.offset)
-        scores = scores.masked_fill(~allowed, -torch.inf)
-    safe = row_lse.masked_fill(row_lse == -torch.inf, 0.0)
-    return torch.exp(scores - safe[..., None])
+    extra = added(problem, chosen, columns, full=False)
+    scores = scores if extra is None else scores + extra
+    return torch.exp(scores - awake(row_lse)[..., None])
 
 
 def pooled_weights(
@@ -88,7 +86,7 @@ def pooled_weights(
     problem = _pose(query, key, asked)
     every = torch.arange(query.shape[2], device=query.device)
     with torch.no_grad():
-        known = answer(problem).lse if lse is None else _of_rows(lse, problem, every)
+        known = answer(problem).lse if lse is None else known_lse(lse, query.shape[:3], query)
         view = View(problem, known, every, query.shape[2])
         gatherer = heatmap(cells).begin(view)
         sweep(view, [gatherer])
@@ -165,14 +163,3 @@ def _pose(query: Tensor, key: Tensor, asked: dict) -> Problem:
         if name not in known:
             raise TypeError(f"there is no argument {name!r} here; there are {', '.join(known)}.")
     return pose(query, key, key, **{**dict.fromkeys(known), **asked}, dropout=0.0)
-
-
-def _of_rows(lse: Tensor, problem: Problem, chosen: Tensor) -> Tensor:
-    want = tuple(problem.query.shape[:3])
-    if not isinstance(lse, Tensor) or tuple(lse.shape) != want:
-        came = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
-        raise ValueError(
-            "lse must be one number for each query of each head, as seen.lse is.\n"
-            f"  lse {came}  expected {want}"
-        )
-    return lse.detach().to(problem.query.device, exact(problem.query.dtype))[:, :, chosen]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.problem import Problem
+from ..attention.problem import Problem, exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,17 @@ class View:
         """A tensor (batch, heads, *shape) to gather into."""
         size = (*self.problem.query.shape[:2], *shape)
         return self.lse.new_full(size, fill, dtype=dtype or self.lse.dtype)
+
+
+def known_lse(lse: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
+    """An lse that was given, checked, with the dtype and device of the problem's own."""
+    if not isinstance(lse, Tensor) or lse.shape != shape:
+        came = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
+        raise ValueError(
+            "lse must be one number for each query of each head, as seen.lse is; give that.\n"
+            f"  lse {came}  expected {tuple(shape)}"
+        )
+    return lse.to(like.device, exact(like.dtype))
 
 
 Rows = slice | Int[Tensor, "row"] | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,11 @@ from .statistic import Expectation, Matrix, Statistic
 from .top import Top, TopK
 
 __all__ = [
-    "STATISTICS", "Expectation", "HeatMap", "Matrix", "Statistic", "Top", "expect", "find",
-    "heatmap", "mass", "received", "top",
+    "STATISTICS", "Expectation", "HeatMap", "Matrix", "Statistic", "Stats", "Top", "expect",
+    "find", "heatmap", "mass", "received", "top",
 ]  # fmt: skip
+
+Stats = str | Statistic | Iterable[str | Statistic]  # one, or several
 
 # Those that need no argument, by name. A new one is one more line here.
 STATISTICS: dict[str, type[Statistic]] = {

@@ -56,22 +56,17 @@ class RowSum:
         self.total = view.empty(len(view.queries))
 
     def add(self, tile: Tile) -> None:
-        feature = self.statistic.feature(tile)
-        if feature is not None:
-            self.total[tile.here] += tile.mass if feature is EVERYTHING else tile.expect(feature)
+        self.total[tile.here] += tile.expect(self.statistic.feature(tile))
 
     def result(self) -> Tensor:
         return self.total
 
 
-EVERYTHING = object()  # a feature of 1 all over the tile
-
-
 class Expectation(Statistic):
     """A statistic Σⱼ p·f, with f what `feature` says of a tile; differentiable."""
 
-    def feature(self, tile: Tile) -> Tensor | None:
-        """f over the tile, broadcastable to (batch, heads, query, key); None where it is 0."""
+    def feature(self, tile: Tile) -> Tensor:
+        """f over the tile, broadcastable to (batch, heads, query, key)."""
         raise NotImplementedError
 
     def begin(self, view: View) -> RowSum:
