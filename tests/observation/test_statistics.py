@@ -148,7 +148,7 @@ def test_uniform_causal_attention_by_hand():
         ),
         (lambda q: mh.observe(q, q, q, rows=torch.tensor([9])), "rows must lie from 0 to 6"),
         (lambda q: mh.observe(q, q, q, rows=torch.tensor([2, 1])), "rows must ascend"),
-        (lambda q: mh.observe(q, q, q, rows=3), "rows must be a slice or"),
+        (lambda q: mh.observe(q, q, q, rows=3), "rows must be a slice, indices"),
         (lambda q: mh.observe(q, q, q, lse=torch.zeros(3)), r"lse \(3,\)  expected \(2, 3, 7\)"),
         (lambda q: mh.observe(q, q, q, stats=("peak", "peak")), "two statistics are called 'peak'"),
         (lambda q: mh.observe(q, q, q, stats=(mh.expect(torch.ones(3)),)), "shape does not fit"),

@@ -89,7 +89,8 @@ def _runs(kinds: np.ndarray, edges: list[int], size: Size) -> list[Run]:
     ]
     full = sum(last - first for first, last, is_full in spans if is_full)
     partial = sum(last - first for first, last, is_full in spans if not is_full)
-    if partial and full < 2 * size.block:  # so little is not worth a call of its own
+    # So little is not worth a call of its own.
+    if partial and full < 2 * size.block and full + partial <= size.partial_run:
         spans = [(first, last, False) for first, last, _ in spans]
     runs: list[Run] = []
     for first, last, is_full in spans:
@@ -116,6 +117,34 @@ def _join(strips: list[Strip], size: Size) -> list[Strip]:
                 continue
         joined.append(strip)
     return joined
+
+
+class Piece(NamedTuple):
+    """A tile to visit: some rows of a strip, or of several, and one run of keys."""
+
+    rows: slice
+    run: Run
+
+
+def stack(strips: list[Strip], height: int) -> list[Piece]:
+    """The runs of strips one upon another where they are the same keys, up to a height.
+
+    By keys, then rows: so each row meets its keys in ascending order.
+    """
+    pieces: list[Piece] = []
+    last: dict[tuple[int, int], int] = {}  # where the piece of these keys is
+    for strip in strips:
+        for run in strip.runs:
+            keys = (run.keys.start, run.keys.stop)
+            at = last.get(keys)
+            if at is not None and pieces[at].rows.stop == strip.queries.start:
+                rows = slice(pieces[at].rows.start, strip.queries.stop)
+                if rows.stop - rows.start <= height:
+                    pieces[at] = Piece(rows, Run(run.keys, pieces[at].run.full and run.full))
+                    continue
+            last[keys] = len(pieces)
+            pieces.append(Piece(strip.queries, run))
+    return sorted(pieces, key=lambda piece: (piece.run.keys.start, piece.rows.start))
 
 
 def _edges(length: int, step: int) -> Tensor:

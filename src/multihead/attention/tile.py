@@ -6,6 +6,9 @@ so that no key head is ever copied: (batch · kv_heads, group · queries, dim) �
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -22,8 +25,28 @@ class Scratch:
             size *= n
         held = self._held.get(name)
         if held is None or held.numel() < size:
-            held = self._held[name] = self._like.new_empty(size, dtype=self._dtype)
+            with torch.inference_mode(False):
+                held = self._held[name] = self._like.new_empty(size, dtype=self._dtype)
         return held[:size].view(shape)
+
+
+_IDLE: dict[torch.dtype, Scratch] = {}  # at most one for each dtype, in nobody's hands
+
+
+@contextlib.contextmanager
+def lent(like: Tensor, dtype: torch.dtype) -> Iterator[Scratch]:
+    """Buffers that outlive the call: the first touch of a new page costs more than its tile.
+
+    Whoever comes while they are lent gets new ones. CUDA keeps its memory by itself.
+    """
+    scratch = _IDLE.pop(dtype, None) if like.device.type == "cpu" else None
+    with torch.inference_mode(False):  # so that they serve with and without gradients
+        scratch = scratch or Scratch(torch.empty(0, device=like.device), dtype)
+    try:
+        yield scratch
+    finally:
+        if like.device.type == "cpu":
+            _IDLE[dtype] = scratch
 
 
 def forward(

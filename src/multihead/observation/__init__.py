@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..attention import answer, choose
 from ..attention.merge import sinks_weight
-from ..attention.problem import Problem, pose
+from ..attention.problem import pose
 from ..masks import Mask
 from ..positions import Alibi
 from .gradient import RowStatistics, differentiable
@@ -72,16 +72,17 @@ def observe(
     used = choose(problem, backend).backend
     out, own_lse = answer(problem, used)
     whole = own_lse if lse is None else known_lse(lse, own_lse.shape, own_lse)
-    every = len(chosen) == query.shape[2]
+    # A slice is a view, indices are a copy.
+    here = slice(None) if rows is None else rows if isinstance(rows, slice) else chosen
+    row_lse = whole[:, :, here]
     view = View(
-        problem=problem if every else _pick(problem, chosen),
-        lse=(whole if every else whole[:, :, chosen]).detach(),
+        problem=dataclasses.replace(problem, query=query[:, :, here]),
+        lse=row_lse.detach(),
         queries=chosen,
         total=query.shape[2],
     )
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         found = gather(view, asked)
-    row_lse = whole if every else whole[:, :, chosen]
     return Observation(
         out, row_lse, found, backend=used, queries=chosen, real=_real(row_lse, problem.sinks),
         asked=asked, whole_lse=whole, of_all_keys=lse is None, has_sinks=sinks is not None,
@@ -99,6 +100,9 @@ def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
         found.update({s.key: result for s, result in zip(through, results, strict=True)})
         rest = [s for s in rest if s.key not in found]
     with torch.no_grad():
+        known = {statistic.key: statistic.at_once(view) for statistic in rest}
+        found.update({key: value for key, value in known.items() if value is not None})
+        rest = [s for s in rest if s.key not in found]
         gatherers = {statistic.key: statistic.begin(view) for statistic in rest}
         if gatherers:
             sweep(_narrowed(view, [statistic.needs() for statistic in rest]), gatherers.values())
@@ -121,10 +125,6 @@ def _asked(stats: Stats) -> tuple[Statistic, ...]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"two statistics are called {twice!r}; give one of them a name=.")
     return asked
-
-
-def _pick(problem: Problem, chosen: Tensor) -> Problem:
-    return dataclasses.replace(problem, query=problem.query[:, :, chosen])
 
 
 def _real(lse: Tensor, sinks: Tensor | None) -> Tensor:

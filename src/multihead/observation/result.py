@@ -67,14 +67,19 @@ class Observation:
         return iter(self.found)
 
     def mean(self) -> dict[str, Tensor]:
-        """Each statistic of rows, averaged over the rows that saw something, (batch, heads)."""
+        """Each statistic of rows, averaged over the rows that saw something, (batch, heads).
+
+        An expectation of several columns has a mean of each, (batch, heads, columns).
+        """
         seen = self.lse != -torch.inf
         count = seen.sum(-1).clamp(min=1)
         means = {}
         for statistic in self.asked:
             value = self.found[statistic.key]
-            if statistic.per_row and isinstance(value, Tensor) and value.shape == seen.shape:
-                means[statistic.key] = value.masked_fill(~seen, 0.0).sum(-1) / count
+            if statistic.per_row and isinstance(value, Tensor):
+                more = (None,) * (value.ndim - seen.ndim)
+                total = value.masked_fill(~seen[(..., *more)], 0.0).sum(2)
+                means[statistic.key] = total / count[(..., *more)]
         return means
 
     def to(

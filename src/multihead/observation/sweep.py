@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ..attention.merge import awake
-from ..attention.plan import Run, Size, plan
+from ..attention.plan import Run, Size, plan, stack
 from ..attention.problem import Problem, exact
-from ..attention.stream import added
-from ..attention.tile import Scratch, scores
+from ..attention.stream import added, indices
+from ..attention.tile import Scratch, lent, scores
 from .view import View
 
 NEVER = -1e30  # the logarithm of a weight of 0: exp2 is 0, and 0 · this is 0 where 0 · −inf is not
@@ -40,9 +40,11 @@ class Tile:
         run: Run,
         log2_weights: Tensor,
         weights: Tensor,
+        allowed: Tensor | None,
         part: Problem,
     ) -> None:
         self.view, self.part = view, part  # `part` is the problem of these batch rows
+        self.allowed = allowed  # who may look at whom, (#batch, #heads, query, key); None: everyone
         self.batch, self.rows, self.keys, self.full = batch, rows, run.keys, run.full
         self.log2_weights, self.weights = log2_weights, weights
         self._row_sums: dict[tuple[int, ...], Tensor] = {}
@@ -54,14 +56,6 @@ class Tile:
     @functools.cached_property
     def key_indices(self) -> Tensor:
         return torch.arange(self.keys.start, self.keys.stop, device=self.weights.device)
-
-    @functools.cached_property
-    def allowed(self) -> Tensor | None:
-        """Who may look at whom, (#batch, #heads, query, key); None where everyone may."""
-        if self.full or self.part.mask is None:
-            return None
-        allowed = self.part.mask.allows(self.queries, self.key_indices, self.part.offset)
-        return allowed.expand(-1, -1, *self.weights.shape[2:])
 
     @functools.cached_property
     def largest(self) -> Tensor:
@@ -125,23 +119,30 @@ def sweep(view: View, gatherers: Iterable[Gatherer]) -> None:
 
 
 def tiles(view: View) -> Iterator[Tile]:
-    """The tiles of the view that are not EMPTY, in reading order; each is gone with the next."""
+    """The tiles of the view that are not EMPTY, by keys; each is gone with the next.
+
+    Rows that lie far apart see different keys: the fewer are looked at, the finer the strips in
+    which the mask is asked, and `stack` makes tall tiles of them again.
+    """
     p = view.problem
     dtype, heads = exact(p.query.dtype), p.query.shape[1]
     at_once = max(1, 12 // heads)
     side = _TILE // (heads * min(at_once, max(1, p.query.shape[0])))
     width = max(32, min(256, 1 << ((side.bit_length() - 1) // 2)))
     height = max(32, min(512, side // width))
-    size = Size(height, height, block=width, partial_run=width, full_run=width)
-    scratch = Scratch(p.query, dtype)
-    for batch, strips in plan(p, size, at_once, view.queries):
-        part = p.row(batch)
-        lse = awake(view.lse[batch])
-        keys = part.key.to(dtype)
-        for strip in strips:
-            query, row_lse = part.query[:, :, strip.queries].to(dtype), lse[:, :, strip.queries]
-            for run in strip.runs:
-                yield _look(view, batch, strip.queries, run, query, keys, row_lse, part, scratch)
+    count = len(view.queries)
+    if 0 < count <= height // 2:  # too few for a tall tile: a wide one
+        width = max(width, min(512, 1 << (side // count).bit_length() - 1))
+    grain = min(height, max(16, height * count // max(1, view.total)))
+    size = Size(grain, grain, block=width, partial_run=width, full_run=width)
+    with lent(p.query, dtype) as scratch:
+        for batch, strips in plan(p, size, at_once, view.queries):
+            part = p.row(batch)
+            lse = awake(view.lse[batch])
+            keys = part.key.to(dtype)
+            for rows, run in stack(strips, height):
+                query = part.query[:, :, rows].to(dtype)
+                yield _look(view, batch, rows, run, query, keys, lse[:, :, rows], part, scratch)
 
 
 def _look(
@@ -162,12 +163,18 @@ def _look(
     else:
         logs = scores(query, key, part.scale, part.softcap, scratch)
         logs.sub_(lse[..., None]).div_(LN2)
-    if not run.full or part.bias is not None:
-        extra = added(part, view.queries[rows], run.keys, full=run.full)
-        if extra is not None:
-            logs.add_(extra, alpha=1 / LN2).clamp_(min=NEVER)
+    queries, allowed = view.queries[rows], None
+    bias = added(part, queries, run.keys, full=True)
+    if bias is not None:
+        logs.add_(bias, alpha=1 / LN2).clamp_(min=NEVER)
+    if part.mask is not None and not run.full:
+        allowed = part.mask.allows(queries, indices(part, run.keys), part.offset)
+        ceiling = scratch.take("ceiling", tuple(allowed.shape)).fill_(NEVER)
+        ceiling.masked_fill_(allowed, torch.inf)
+        torch.minimum(logs, ceiling, out=logs)  # a fifth of the time of masked_fill_ over all heads
+        allowed = allowed.expand(-1, -1, *logs.shape[2:])
     weights = torch.exp2(logs, out=scratch.take("weights", tuple(logs.shape)))
-    return Tile(view, batch, rows, run, logs, weights, part)
+    return Tile(view, batch, rows, run, logs, weights, allowed, part)
 
 
 def log2_product(query: Tensor, key: Tensor, lse: Tensor, scale: float, out: Tensor) -> None:

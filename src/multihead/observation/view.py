@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.problem import Problem, exact
@@ -42,13 +43,13 @@ def known_lse(lse: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
     return lse.to(like.device, exact(like.dtype))
 
 
-Rows = slice | Int[Tensor, "row"] | None
+Rows = slice | Int[Tensor, "row"] | Bool[Tensor, "all"] | Sequence[int] | None
 
 
 def choose_rows(
     rows: Rows, total: int, device: torch.device, what: str = "rows"
 ) -> Int[Tensor, "row"]:
-    """The indices that a slice, a stride or an index tensor means, each once and ascending."""
+    """The indices that a slice, a stride, indices or a choice mean, each once and ascending."""
     if rows is None:
         return torch.arange(total, device=device)
     if isinstance(rows, slice):
@@ -59,6 +60,10 @@ def choose_rows(
                 "give one, as slice(0, 64) or slice(None, None, 8)."
             )
         return torch.arange(total, device=device)[rows].contiguous()
+    if isinstance(rows, list | tuple | range) and all(type(row) is int for row in rows):
+        rows = torch.tensor(list(rows), dtype=torch.int64)
+    if isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == (total,):
+        rows = rows.nonzero()[:, 0]
     if (
         not isinstance(rows, Tensor)
         or rows.ndim != 1
@@ -66,8 +71,8 @@ def choose_rows(
     ):
         came = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
         raise ValueError(
-            f"{what} must be a slice or a 1-D tensor of indices, but {came} came; "
-            "give torch.tensor([0, 5, 9]), say."
+            f"{what} must be a slice, indices, or one True or False for each of {total}, "
+            f"but {came} came; give torch.tensor([0, 5, 9]), say."
         )
     rows = rows.to(device, torch.int64)
     if rows.numel() and not (int(rows.min()) >= 0 and int(rows.max()) < total):

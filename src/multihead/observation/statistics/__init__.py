@@ -48,9 +48,9 @@ def mass(mask: Mask, name: str | None = None) -> Mass:
     return Mass(mask, name)
 
 
-def top(count: int) -> TopK:
+def top(count: int, name: str | None = None) -> TopK:
     """The `count` largest weights of each row and their keys."""
-    return TopK(count)
+    return TopK(count, name)
 
 
 def heatmap(cells: int) -> Heat:

@@ -31,6 +31,7 @@ def _columns(feature: Tensor, view: View, who: str) -> tuple[Tensor, bool]:
         )
     shape = tuple(feature.shape)
     fits = [(keys,), (batch, keys), (1, keys), (batch, kv_heads, keys), (batch, heads, keys)]
+    fits += [(1, kv_heads, keys), (1, heads, keys)]
     columns = shape not in fits
     if not columns:
         feature, shape = feature[..., None], (*shape, 1)

@@ -1,16 +1,22 @@
 """Mass: the weight that a row puts inside any mask M. Σⱼ p·M, between 0 and 1.
 
 Identity 2: a ratio of two log-sum-exps, exp(lse(mask ∧ M) − lse); so every pattern detector is a
-mask. Only the tiles that M touches are looked at. A row that sees nothing has 0.
+mask. Only the tiles that M touches are looked at; `offset(d)` is one key a row, and needs no tile
+at all: n dot products. A row that sees nothing has 0.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+import torch
 from torch import Tensor
 
+from ...attention.merge import awake
+from ...attention.problem import Problem, exact
+from ...attention.stream import added
 from ...masks import Mask
+from ...masks.by_place import offset
 from ..sweep import Tile
 from ..view import View
 from .statistic import Expectation, Matrix, RowSum
@@ -33,6 +39,9 @@ class Mass(Expectation):
         self.mask.check(batch, heads, view.total, view.problem.key.shape[2])
         return super().begin(view)
 
+    def at_once(self, view: View) -> Tensor | None:
+        return _diagonal(view, self.mask.distance) if isinstance(self.mask, offset) else None
+
     def feature(self, tile: Tile) -> Tensor:
         mask = self.mask
         if tile.part.query.shape[0] != tile.view.problem.query.shape[0]:
@@ -45,3 +54,37 @@ class Mass(Expectation):
         keys = view.queries.new_tensor(range(matrix.weights.shape[-1]))
         inside = self.mask.allows(view.queries, keys, view.problem.offset)
         return (matrix.weights * inside).sum(-1)
+
+
+_AT_ONCE = 128  # rows: their masks and biases are squares of which the diagonal is taken
+
+
+def _diagonal(view: View, distance: int) -> Tensor:
+    """The weight of each row on the one key that stands `distance` from it."""
+    p = view.problem
+    batch, keys = p.query.shape[0], p.key.shape[2]
+    found = view.empty(len(view.queries))
+    if not keys:
+        return found
+    one_by_one = [slice(row, row + 1) for row in range(batch)]
+    for rows in one_by_one if isinstance(p.offset, Tensor) else [slice(0, batch)]:
+        part = p.row(rows)
+        wanted = view.queries + int(part.offset) + distance
+        there = (wanted >= 0) & (wanted < keys)
+        wanted = wanted.clamp(0, keys - 1)
+        logs = _dot_products(part, wanted).sub_(awake(view.lse[rows]))
+        for some in torch.arange(len(wanted), device=wanted.device).split(_AT_ONCE):
+            extra = added(part, view.queries[some], wanted[some], full=part.mask is None)
+            if extra is not None:
+                logs[:, :, some] += extra.diagonal(dim1=-2, dim2=-1)
+        found[rows] = torch.where(there, logs.exp_(), 0.0)
+    return found
+
+
+def _dot_products(p: Problem, keys: Tensor) -> Tensor:
+    """The score of each query with one key of its own, (batch, heads, query)."""
+    dtype = exact(p.query.dtype)
+    query = p.query.to(dtype).unflatten(1, (p.key.shape[1], p.group))  # (…, kv_heads, group, …)
+    key = p.key[:, :, keys].to(dtype).unsqueeze(2)
+    scores = torch.linalg.vecdot(query, key).flatten(1, 2) * p.scale
+    return scores if p.softcap is None else torch.tanh(scores / p.softcap) * p.softcap

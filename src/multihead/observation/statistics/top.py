@@ -26,6 +26,7 @@ class Top(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class TopK(Statistic):
     count: int
+    name: str | None = None
     per_row = False
 
     def __post_init__(self) -> None:
@@ -36,7 +37,7 @@ class TopK(Statistic):
 
     @property
     def key(self) -> str:  # type: ignore[override]
-        return f"top({self.count})"
+        return self.name or f"top({self.count})"
 
     def begin(self, view: View) -> _Top:
         return _Top(view, self.count)
