@@ -6,7 +6,6 @@ the same question with the same numbers; they differ in speed, memory and in wha
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from types import ModuleType
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..masks import Mask
 from ..positions import Alibi
 from . import dense, sdpa, tiled
-from .problem import Partial, Problem, autocasts, pose
+from .problem import Partial, Problem, pose, without_autocast
 
 __all__ = ["BACKENDS", "Choice", "Partial", "Problem", "attend", "explain_choice"]
 
@@ -93,12 +92,7 @@ def answer(problem: Problem, backend: str = "auto") -> Partial:
         # From torch's own generator, so that torch.manual_seed decides what drops.
         seed = torch.randint(2**62, (), device=problem.query.device)
         problem = dataclasses.replace(problem, seed=seed)
-    kind = problem.query.device.type
-    # The problem already has the dtype that autocast wants; inside, exact stays exact.
-    inside = contextlib.nullcontext()
-    if autocasts(kind):
-        inside = torch.autocast(kind, enabled=False)
-    with inside:
+    with without_autocast(problem.query.device.type):
         return room.run(problem)
 
 

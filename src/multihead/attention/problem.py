@@ -5,6 +5,7 @@ Each backend gets a `Problem` that is known to be sound, and answers with a `Par
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import NamedTuple
 
@@ -138,6 +139,11 @@ def pose(
 def autocasts(kind: str) -> bool:
     """Whether autocast is on for this kind of device (meta tensors have none to ask about)."""
     return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def without_autocast(kind: str) -> contextlib.AbstractContextManager[object]:
+    """Where exact stays exact: what is asked already has the dtype that autocast wants."""
+    return torch.autocast(kind, enabled=False) if autocasts(kind) else contextlib.nullcontext()
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..attention.problem import exact
 from ..observation import expect, received
 from ..observation.statistics import Statistic, Stats
 
@@ -19,7 +21,11 @@ def with_output(
     layer: MultiHeadAttention, value: Tensor, stats: Stats
 ) -> tuple[str | Statistic, ...]:
     """The statistics asked, with those that need W_O made out of their names."""
-    stats = (stats,) if isinstance(stats, str | Statistic) else tuple(stats)
+    if isinstance(stats, str | Statistic):
+        stats = (stats,)
+    if not isinstance(stats, Iterable):
+        return stats  # `observe` says what is wrong with it
+    stats = tuple(stats)
     if "output_norm" not in stats and "received_output" not in stats:
         return stats
     moved = output_norms(layer, value)
@@ -36,8 +42,9 @@ def output_norms(layer: MultiHeadAttention, value: Tensor) -> Float[Tensor, "bat
 
     ‖v W‖² = v (W Wᵀ) vᵀ, and W Wᵀ is only (v_head_dim, v_head_dim).
     """
-    columns = layer.out.weight.unflatten(1, (layer.num_heads, -1))  # (d_out, heads, v_head_dim)
-    gram = torch.einsum("ohi,ohj->hij", columns, columns).to(value.dtype)
+    value = value.to(exact(value.dtype))
+    columns = layer.out.weight.unflatten(1, (layer.num_heads, -1)).to(value.dtype)
+    gram = torch.einsum("ohi,ohj->hij", columns, columns)  # (heads, v_head_dim, v_head_dim)
     value = value.repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
     norms = torch.einsum("bhki,hij,bhkj->bhk", value, gram, value).clamp(min=0).sqrt()
     return norms if layer.head_gate is None else norms * layer.head_gate.abs()[:, None]

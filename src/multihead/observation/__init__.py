@@ -14,20 +14,21 @@ from torch import Tensor
 
 from ..attention import answer, choose
 from ..attention.merge import sinks_weight
-from ..attention.problem import pose
+from ..attention.problem import pose, without_autocast
 from ..masks import Mask
 from ..positions import Alibi
 from .gradient import RowStatistics, differentiable
 from .merging import merge
 from .result import RESERVED, Observation
 from .statistics import Statistic, Stats, expect, find, heatmap, mass, received, top
+from .statistics.peak import MaxScore
 from .sweep import sweep
 from .tiles import pooled_weights, similarity, weights
-from .view import Rows, View, choose_rows, known_lse
+from .view import Rows, View, choose_rows, known_lse, steady
 
 __all__ = [
-    "Observation", "expect", "heatmap", "mass", "merge", "observe", "pooled_weights", "received",
-    "similarity", "top", "weights",
+    "Observation", "asked_statistics", "expect", "heatmap", "mass", "merge", "observe",
+    "pooled_weights", "received", "similarity", "top", "weights",
 ]  # fmt: skip
 
 
@@ -67,22 +68,27 @@ def observe(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
         dropout=dropout, offset=offset,
     )  # fmt: skip
-    asked = _asked(stats)
+    asked = asked_statistics(stats)
     chosen = choose_rows(rows, query.shape[2], query.device)
     used = choose(problem, backend).backend
-    out, own_lse = answer(problem, used)
-    whole = own_lse if lse is None else known_lse(lse, own_lse.shape, own_lse)
+    out, whole = answer(problem, used)
     # A slice is a view, indices are a copy.
     here = slice(None) if rows is None else rows if isinstance(rows, slice) else chosen
-    row_lse = whole[:, :, here]
+    row_lse = whole[:, :, here] if lse is None else known_lse(lse, whole.shape, whole, chosen)
+    firm = steady(problem) if lse is None else problem
+    firm_lse = row_lse if firm is problem else answer(firm, used).lse[:, :, here]
     view = View(
-        problem=dataclasses.replace(problem, query=query[:, :, here]),
-        lse=row_lse.detach(),
-        queries=chosen,
-        total=query.shape[2],
-    )
+        problem=dataclasses.replace(firm, query=firm.query[:, :, here]),
+        lse=firm_lse.detach(), queries=chosen, total=query.shape[2],
+    )  # fmt: skip
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         found = gather(view, asked)
+    if firm is not problem:  # a score is what it was before its row was moved
+        moved = (row_lse - firm_lse).detach()
+        for statistic in asked:
+            score = found.get(statistic.key)
+            if isinstance(statistic, MaxScore) and isinstance(score, Tensor):
+                found[statistic.key] = score + moved
     return Observation(
         out, row_lse, found, backend=used, queries=chosen, real=_real(row_lse, problem.sinks),
         asked=asked, whole_lse=whole, of_all_keys=lse is None, has_sinks=sinks is not None,
@@ -91,6 +97,11 @@ def observe(
 
 def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     """Every statistic asked, by name: those without a sweep, those with gradients, the rest."""
+    with without_autocast(view.problem.query.device.type):
+        return _gather(view, asked)
+
+
+def _gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     p = view.problem
     wants = torch.is_grad_enabled() and (p.query.requires_grad or p.key.requires_grad)
     found: dict[str, object] = {}
@@ -110,7 +121,8 @@ def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     return {s.key: found[s.key] for s in asked if s.key != "lse"}
 
 
-def _asked(stats: Stats) -> tuple[Statistic, ...]:
+def asked_statistics(stats: Stats) -> tuple[Statistic, ...]:
+    """What was asked for, by name or as it is, each once."""
     stats = (stats,) if isinstance(stats, str | Statistic) else stats
     if not isinstance(stats, Iterable):
         raise ValueError(

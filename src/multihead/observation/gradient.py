@@ -39,7 +39,8 @@ class RowStatistics(torch.autograd.Function):
         sweep(view, gatherers)
         results = tuple(gatherer.result() for gatherer in gatherers)
         ctx.view, ctx.statistics = view, statistics
-        ctx.save_for_backward(*results)
+        # Query and key too, so that autograd sees when one of them was changed in place.
+        ctx.save_for_backward(query, key, *results)
         return results
 
     @staticmethod
@@ -52,7 +53,7 @@ class RowStatistics(torch.autograd.Function):
         terms = [
             _Term(statistic, result, grad, view)
             for statistic, result, grad in zip(
-                ctx.statistics, ctx.saved_tensors, grads, strict=True
+                ctx.statistics, ctx.saved_tensors[2:], grads, strict=True
             )
             if grad is not None
         ]

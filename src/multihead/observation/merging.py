@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..masks import Mask, prefix
 from .result import Observation
 from .statistics import Expectation, Statistic, Top
 from .statistics.entropy import Effective, Entropy
 from .statistics.expect import Expect
+from .statistics.mass import Mass
 from .statistics.peak import MaxScore, Peak, PeakKey
 from .statistics.top import TopK
 
@@ -39,6 +41,7 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
                 f"{statistic.key} of shards cannot be merged: it needs the lse of all keys; "
                 "observe each shard again with lse=merge(...).lse, and lay the results together."
             )
+        _check_alike(statistic, shards)
     if any(isinstance(s, PeakKey) for s in asked) and "peak" not in shards[0].found:
         raise ValueError("to merge peak_key the peaks are needed; observe 'peak' too.")
     places = any(isinstance(s, PeakKey | TopK) for s in asked)
@@ -47,8 +50,11 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
         raise ValueError(
             "peak_key and top need to know where each shard's keys begin; give starts=[0, …]."
         )
+    if places and starts is not None:  # of equal weights the lower key comes first
+        pairs = sorted(zip(starts, shards, strict=True), key=lambda pair: pair[0])
+        starts, shards = [start for start, _ in pairs], [shard for _, shard in pairs]
     lse = torch.stack([s.lse for s in shards]).logsumexp(0)
-    lse = torch.where(torch.stack([s.lse > -torch.inf for s in shards]).any(0), lse, -torch.inf)
+    lse = torch.where(torch.stack([s.lse != -torch.inf for s in shards]).any(0), lse, -torch.inf)
     shares = [torch.exp(s.lse - lse).masked_fill(s.lse == -torch.inf, 0.0) for s in shards]
     found = {s.key: _merge(s, shards, shares, lse, starts or [0] * len(shards)) for s in asked}
     whole_lse = torch.stack([s.whole_lse for s in shards]).logsumexp(0)
@@ -63,6 +69,28 @@ def merge(shards: Sequence[Observation], starts: Sequence[int] | None = None) ->
         out.to(shards[0].out.dtype), lse, found, backend=backend, queries=shards[0].queries,
         real=real, asked=asked, whole_lse=whole_lse, has_sinks=any(s.has_sinks for s in shards),
     )  # fmt: skip
+
+
+def _check_alike(statistic: Statistic, shards: Sequence[Observation]) -> None:
+    """The same name must mean the same thing in every shard."""
+    same = [next(s for s in shard.asked if s.key == statistic.key) for shard in shards]
+    if any(type(s) is not type(statistic) for s in same) or (
+        isinstance(statistic, TopK) and len({s.count for s in same if isinstance(s, TopK)}) > 1
+    ):
+        raise ValueError(f"{statistic.key!r} is not the same statistic in every shard; ask alike.")
+    masks = [s.mask for s in same if isinstance(s, Mass)]
+    if len(masks) > 1 and all(mask == masks[0] for mask in masks) and _counts_keys(masks[0]):
+        raise ValueError(
+            f"{statistic.key} counts keys from the first of each shard, not of the whole; give "
+            "each shard a mask of its own under one name=, as mass(prefix(2), name='first') in the "
+            "first and mass(dense(...), name='first') in the others."
+        )
+
+
+def _counts_keys(mask: Mask) -> bool:
+    return isinstance(mask, prefix) or any(
+        _counts_keys(part) for part in mask.parts() if isinstance(part, Mask)
+    )
 
 
 def _check_shards(shards: Sequence[Observation]) -> None:
@@ -110,7 +138,7 @@ def _merge(statistic: Statistic, shards, shares: list[Tensor], lse: Tensor, star
     if isinstance(statistic, MaxScore):
         dead = torch.stack(
             [
-                torch.where(s.real > 0, v, -torch.inf)
+                torch.where((s.real > 0) | (v != 0), v, -torch.inf)  # a sink may round `real` to 0
                 for (_, v), s in zip(pairs, shards, strict=True)
             ]
         )

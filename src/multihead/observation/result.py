@@ -9,7 +9,10 @@ from torch import Tensor
 
 from .statistics import Statistic
 
-RESERVED = ("out", "lse", "backend", "queries", "real", "found", "asked", "whole_lse")
+RESERVED = (
+    "out", "lse", "backend", "queries", "real", "found", "asked", "whole_lse", "of_all_keys",
+    "has_sinks",
+)  # fmt: skip
 
 
 class Observation:
@@ -61,7 +64,7 @@ class Observation:
         return list(self.found)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.found
+        return key in self.found or key in ("out", "lse")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.found)

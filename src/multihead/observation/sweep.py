@@ -16,7 +16,6 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..attention.merge import awake
 from ..attention.plan import Run, Size, plan, stack
 from ..attention.problem import Problem, exact
 from ..attention.stream import added, indices
@@ -138,11 +137,16 @@ def tiles(view: View) -> Iterator[Tile]:
     with lent(p.query, dtype) as scratch:
         for batch, strips in plan(p, size, at_once, view.queries):
             part = p.row(batch)
-            lse = awake(view.lse[batch])
+            # A row that sees nothing has no weight anywhere, whatever its scores are.
+            lse = view.lse[batch].masked_fill(view.lse[batch] == -torch.inf, -NEVER)
+            broken = bool(lse.isnan().any())
             keys = part.key.to(dtype)
             for rows, run in stack(strips, height):
                 query = part.query[:, :, rows].to(dtype)
-                yield _look(view, batch, rows, run, query, keys, lse[:, :, rows], part, scratch)
+                tile = _look(view, batch, rows, run, query, keys, lse[:, :, rows], part, scratch)
+                if broken and tile.allowed is not None:  # a NaN stays among the keys of its row
+                    tile.weights.masked_fill_(~tile.allowed, 0.0)
+                yield tile
 
 
 def _look(

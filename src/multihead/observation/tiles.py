@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ..attention import answer
 from ..attention.merge import awake
-from ..attention.problem import Problem, exact, pose
+from ..attention.problem import Problem, exact, pose, without_autocast
 from ..attention.stream import added
 from ..attention.tile import product
 from .statistics import HeatMap, heatmap
 from .sweep import LN2, sweep, tiles
-from .view import Rows, View, choose_rows, known_lse
+from .view import Rows, View, choose_rows, known_lse, steady
 
 
 @torch.no_grad()
@@ -44,20 +44,21 @@ def weights(
     tensor([[[[0.3333, 0.3333, 0.3333, 0.0000],
               [0.2500, 0.2500, 0.2500, 0.2500]]]])
     """
-    problem = _pose(query, key, asked)
+    problem = posed(query, key, asked)
     chosen = choose_rows(rows, query.shape[2], query.device)
     columns = choose_rows(keys, key.shape[2], query.device, "keys")
     if not len(chosen) or not len(columns):
         shape = (*query.shape[:2], len(chosen), len(columns))
         return query.new_zeros(shape, dtype=exact(query.dtype))
-    row_lse = (
-        rows_lse(problem, chosen)
-        if lse is None
-        else known_lse(lse, query.shape[:3], query)[:, :, chosen]
-    )
-    dtype = exact(query.dtype)
+    if lse is None:
+        problem = steady(problem)
+        row_lse = rows_lse(problem, chosen)
+    else:
+        row_lse = known_lse(lse, query.shape[:3], query, chosen)
+    dtype = exact(problem.query.dtype)
     part = problem.query[:, :, chosen].to(dtype)
-    scores = product(part, problem.key[:, :, columns].to(dtype).mT) * problem.scale
+    with without_autocast(query.device.type):
+        scores = product(part, problem.key[:, :, columns].to(dtype).mT) * problem.scale
     if problem.softcap is not None:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     extra = added(problem, chosen, columns, full=False)
@@ -83,13 +84,17 @@ def pooled_weights(
     >>> [level.sum.shape[-1] for level in mh.pooled_weights(q, k, cells=8, mask=mh.causal())]
     [8, 4, 2, 1]
     """
-    problem = _pose(query, key, asked)
+    problem = posed(query, key, asked)
     every = torch.arange(query.shape[2], device=query.device)
     with torch.no_grad():
-        known = answer(problem).lse if lse is None else known_lse(lse, query.shape[:3], query)
+        problem = steady(problem) if lse is None else problem
+        known = (
+            answer(problem).lse if lse is None else known_lse(lse, query.shape[:3], query, every)
+        )
         view = View(problem, known, every, query.shape[2])
         gatherer = heatmap(cells).begin(view)
-        sweep(view, [gatherer])
+        with without_autocast(query.device.type):
+            sweep(view, [gatherer])
     levels = [gatherer.result()]
     while levels[-1].sum.shape[-1] > 1:
         levels.append(levels[-1].halve())
@@ -116,11 +121,12 @@ def similarity(
     >>> round(same[0, 0, 2].item(), 6)
     0.0
     """
+    problem = steady(posed(query, key, asked))
     total = query.shape[2]
     if rows is None:
         rows = torch.linspace(0, total - 1, min(64, total)).round().long().unique()
     chosen = choose_rows(rows, total, query.device)
-    problem = _pose(query, key, asked)
+    asked = {**asked, "bias": problem.bias}
     batch, heads = query.shape[:2]
     lse = rows_lse(problem, chosen)
     divergence = lse.new_zeros(batch, heads, heads)
@@ -129,7 +135,7 @@ def similarity(
     whole = lse.new_full(query.shape[:3], -torch.inf)
     whole[:, :, chosen] = lse
     for place, row in enumerate(chosen.tolist()):
-        part = weights(query, key, rows=slice(row, row + 1), lse=whole, **asked)[:, :, 0]
+        part = weights(problem.query, key, rows=slice(row, row + 1), lse=whole, **asked)[:, :, 0]
         alone = -torch.special.xlogy(part, part).sum(-1)  # (batch, heads)
         both = seen[:, :, None, place] & seen[:, None, :, place]
         for head in range(heads):
@@ -146,7 +152,7 @@ def rows_lse(problem: Problem, chosen: Tensor) -> Tensor:
     part = dataclasses.replace(problem, query=problem.query[:, :, chosen].detach())
     lse = part.query.new_full(part.query.shape[:3], -torch.inf, dtype=exact(part.query.dtype))
     nothing = torch.zeros_like(lse)  # against it, a tile's logarithms are the scores themselves
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(part.query.device.type):
         for tile in tiles(View(part, nothing, chosen, problem.query.shape[2])):
             scores = tile.log2_weights * LN2
             if tile.allowed is not None:
@@ -157,7 +163,7 @@ def rows_lse(problem: Problem, chosen: Tensor) -> Tensor:
     return lse if problem.sinks is None else torch.logaddexp(lse, problem.sinks.to(lse)[:, None])
 
 
-def _pose(query: Tensor, key: Tensor, asked: dict) -> Problem:
+def posed(query: Tensor, key: Tensor, asked: dict) -> Problem:
     known = ("mask", "bias", "scale", "softcap", "sinks", "offset")
     for name in asked:
         if name not in known:

@@ -32,15 +32,41 @@ class View:
         return self.lse.new_full(size, fill, dtype=dtype or self.lse.dtype)
 
 
-def known_lse(lse: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
-    """An lse that was given, checked, with the dtype and device of the problem's own."""
-    if not isinstance(lse, Tensor) or lse.shape != shape:
+_FAR = 1e3  # a float32 of that size still holds a logarithm to 6e-5
+_ALONE = 1e8  # beside a float32 of that size a score is nothing
+
+
+def steady(problem: Problem) -> Problem:
+    """The same weights, from a bias whose rows stand near 0; the problem itself where they do.
+
+    Softmax does not mind what is added to a whole row, but lse does: where every key of a row is
+    forbidden by the least float32, as some models pad, lse = −3e38 + ln n has lost its ln n. The
+    scores of such a row are lost beside its bias: it looks at all keys alike.
+    """
+    bias, query = problem.bias, problem.query
+    if not isinstance(bias, Tensor) or problem.sinks is not None or not bias.numel():
+        return problem
+    top = bias.detach().amax(-1, keepdim=True)  # (#batch, #heads, #query, 1)
+    far = top.isfinite() & (top.abs() > _FAR)
+    if not bool(far.any()):
+        return problem
+    if query.dtype != torch.float64:
+        query = query.masked_fill((far & (top.abs() > _ALONE)).expand(*query.shape[:3], 1), 0.0)
+    bias = bias - top.masked_fill(~far, 0.0)
+    return dataclasses.replace(problem, bias=bias, query=query)
+
+
+def known_lse(lse: Tensor, shape: torch.Size, like: Tensor, chosen: Tensor) -> Tensor:
+    """The lse of the rows chosen, of one that was given for all rows or for just these."""
+    of_rows = (*shape[:2], len(chosen))
+    if not isinstance(lse, Tensor) or tuple(lse.shape) not in (tuple(shape), of_rows):
         came = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
         raise ValueError(
             "lse must be one number for each query of each head, as seen.lse is; give that.\n"
             f"  lse {came}  expected {tuple(shape)}"
         )
-    return lse.to(like.device, exact(like.dtype))
+    lse = lse.to(like.device, exact(like.dtype))
+    return lse if len(chosen) == lse.shape[2] else lse[:, :, chosen]
 
 
 Rows = slice | Int[Tensor, "row"] | Bool[Tensor, "all"] | Sequence[int] | None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ...masks import Mask
+from ...masks import Mask, dense
 from .distance import Distance
 from .entropy import Effective, Entropy
 from .expect import Expect, ValueNorm
@@ -39,8 +39,9 @@ STATISTICS: dict[str, type[Statistic]] = {
 }
 
 
-def mass(mask: Mask, name: str | None = None) -> Mass:
+def mass(mask: Mask | Tensor, name: str | None = None) -> Mass:
     """The weight that each row puts inside a mask: `mass(offset(-1))` is on the previous token."""
+    mask = dense(mask) if isinstance(mask, Tensor) else mask
     if not isinstance(mask, Mask):
         raise ValueError(
             f"mass() takes a mask, but a {type(mask).__name__} came; give mh.offset(-1), say."

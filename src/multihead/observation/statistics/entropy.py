@@ -37,7 +37,7 @@ class _Negated(RowSum):
         self.total[tile.here] += tile.log2_mean
 
     def result(self) -> Tensor:
-        return (-LN2 * self.total).clamp(min=0.0)  # rounding may leave it a little below
+        return (-LN2 * self.total).clamp(min=0.0) + 0.0  # rounding may leave it below, or at −0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,6 +98,13 @@ class _Heat:
         # Whole numbers, for a float32 counts to 2²⁴ alone; once for all heads if they see the same.
         self.pairs = self.total.new_zeros(len(self.total), 1, cells, cells, dtype=torch.int64)
 
+    def spread(self, first: int, rows: int, queries: int, keys: int) -> None:
+        """From here on take tiles of `rows` that stand from `first` on in a longer map."""
+        cells = self.total.shape[-1]
+        edges = cell_edges(queries, cells)
+        self.row_edges = [min(max(edge - first, 0), rows) for edge in edges]
+        self.key_edges = cell_edges(keys, cells)
+
     def add(self, tile: Tile) -> None:
         rows, down = _cut(self.row_edges, tile.rows.start, tile.rows.stop)
         columns, across = _cut(self.key_edges, tile.keys.start, tile.keys.stop)

@@ -19,8 +19,9 @@ class Statistic:
     """
 
     key: str
-    # Of the result, relative to the largest it can be; for bfloat16 and float16 ten times this,
-    # because PyTorch's CPU kernel gives their lse to within 6e-5.
+    # Of the result, relative to the largest it can be, and 4·2⁻²³ for each unit of the largest
+    # score more, as everywhere (a float32 score of 1,000 is good to 6e-5). For bfloat16 and float16
+    # ten times this, because PyTorch's CPU kernel gives their lse to within 6e-5.
     tolerance: float = 1e-5
     per_row = True  # whether it has one value a query row, so that a mean over rows makes sense
 
