@@ -1,0 +1,156 @@
+"""Look into a PyTorch model: record what every head did, cut heads and see.
+
+No adapter for each architecture: every call to SDPA, `nn.MultiheadAttention`, `attend` or
+transformers' attention interface is seen where it is made (watch.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..masks import prefix
+from ..observation import asked_statistics, mass
+from ..observation.statistics import Stats
+from .corpus import Corpus, gather_texts
+from .growing import Growing
+from .inputs import Inputs
+from .layer import Layer
+from .recorder import Recorder
+from .recording import Recording, decode
+from .store import load
+from .surgery import ablate, call_model, cut, head_importance
+from .watch import Watch, watching
+
+__all__ = [
+    "DEFAULT", "Corpus", "Layer", "Recording", "ablate", "cut", "head_importance", "load", "record",
+    "record_many",
+]  # fmt: skip
+
+DEFAULT = ("entropy", "distance", "peak", mass(prefix(1), name="first"), "received")
+
+
+@contextlib.contextmanager
+def record(
+    model: nn.Module,
+    *,
+    stats: Stats = DEFAULT,
+    keep_qk: bool = True,
+    tokenizer: Any = None,
+    max_bytes: int = 4 * 2**30,
+    allow_unseen: bool = False,
+) -> Iterator[Recording]:
+    """Record every attention call of a model inside the with statement.
+
+    `stats` are as in `observe`; `keep_qk` keeps queries and keys too, so that any weight can be
+    had later. Beyond `max_bytes` layers are kept on disk. The model's outputs are what they are
+    without. A model of which a part cannot be seen is refused; `allow_unseen=True` records the
+    rest.
+
+    >>> import multihead as mh, torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2)
+    >>> with mh.record(model.eval()) as rec:
+    ...     y = model(torch.randn(1, 5, 8))
+    >>> [layer.name for layer in rec.layers], len(rec.heads())
+    (['layers.0.self_attn', 'layers.1.self_attn'], 4)
+    """
+    run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes)
+    with watching(model, run.recorder) as watch, run.inputs:
+        yield run.recording
+    if not allow_unseen:
+        _check_seen(watch, model)
+    run.finish()
+
+
+def record_many(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    stats: Stats = DEFAULT,
+    examples: int = 5,
+    tokenizer: Any = None,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """Head statistics over many texts, with means and 95 % intervals, in the memory of one.
+
+    `batches` are what the model is called with, a dict, a tuple or a tensor each. Each head's
+    strongest links are kept as `examples`. `progress` is told how many batches are done.
+    """
+    wanted = {s.key: s for s in (*asked_statistics(stats), *asked_statistics(("peak", "peak_key")))}
+
+    def look(batch: Any) -> Recording:
+        kept = {"stats": tuple(wanted.values()), "keep_qk": False, "tokenizer": tokenizer}
+        with torch.no_grad(), record(model, **kept) as rec:
+            call_model(model, batch)
+        return rec
+
+    return gather_texts(map(look, batches), examples, progress)
+
+
+class _Run:
+    """One recording at work: it begins new texts, spills layers to disk, and lays all together."""
+
+    def __init__(self, model: nn.Module, stats, keep_qk: bool, tokenizer: Any, max_bytes: int):
+        self.tokenizer, self.max_bytes = tokenizer, max_bytes
+        self.inputs = Inputs(model)
+        name = type(getattr(model, "_orig_mod", model)).__name__
+        self.recording = self._text = Recording([], model=name)
+        self.recorder = Recorder(stats, keep_qk, self._new_text, self._kept)
+        self._folder: tempfile.TemporaryDirectory | None = None
+        self._settled = 0  # bytes of the texts that are done
+
+    def _new_text(self) -> None:
+        self._finish_text()
+        self.inputs.new_text()
+        self._text = Recording([], model=self.recording.model)
+        self.recording.texts.append(self._text)
+
+    def _kept(self, layer: Growing) -> None:
+        held = self.recorder.layers.values()
+        if self._settled + sum(one.bytes for one in held) <= self.max_bytes:
+            return
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="multihead-")
+            self.recording._spilled = self._folder  # as long as the recording lives
+        for one in held:
+            if one is not layer:  # which may still get its output norms
+                one.spill(Path(self._folder.name))
+
+    def _finish_text(self) -> None:
+        layers = []
+        for growing in self.recorder.layers.values():
+            layers.append(growing.finish())
+            if self._folder is not None:  # what was joined lies in memory again
+                growing.spill(Path(self._folder.name))
+            self._settled += growing.bytes
+        self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
+        self._text.ids, self._text.real, self._text.loss = self.inputs.text()
+        self._text.words = decode(self.tokenizer, self._text.ids)
+
+    def finish(self) -> None:
+        self._finish_text()
+
+
+def _check_seen(watch: Watch, model: nn.Module) -> None:
+    name = type(model).__name__
+    if not watch.calls and not watch.unseen:
+        raise ValueError(
+            f"no attention call of {name} was seen: it was not called in the with statement, or "
+            "it works attention out by itself; call it there, or have it use "
+            "F.scaled_dot_product_attention."
+        )
+    seen = {place for place, _ in watch.places}
+    blind = sorted(watch.unseen - seen)
+    if blind:
+        raise ValueError(
+            f"{name} has a softmax of its own in {blind[0]}"
+            f"{f' and {len(blind) - 1} more' if len(blind) > 1 else ''}, which cannot be seen; "
+            "load it with attn_implementation='sdpa', or give allow_unseen=True to record the rest."
+        )

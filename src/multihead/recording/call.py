@@ -1,0 +1,182 @@
+"""One call to attention, in whatever words a model made it, as `attend` would have it asked.
+
+SDPA, `nn.MultiheadAttention` and `attend` itself: each is read here into the same few fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..attention import attend
+from ..attention.problem import is_mapped
+from ..convert import masks_from_torch
+from ..masks import Mask, causal, dense
+from ..positions import Alibi
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What was asked, and how to give the answer in the caller's words."""
+
+    query: Tensor  # (batch, heads, query, dim)
+    key: Tensor  # (batch, kv_heads, key, dim)
+    value: Tensor  # (batch, kv_heads, key, value_dim)
+    mask: Mask | None = None
+    bias: Tensor | Alibi | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    dropout: float = 0.0
+    offset: int | Tensor | None = None
+    # The answer as the model would have had it, for what a look must not change: dropout, weights.
+    plain: Callable[[], Any] | None = None
+    only_plain: bool = False  # whether nothing but that answer will do
+    give: Callable[[Tensor], Any] = lambda out: out  # from (batch, heads, query, dim) to its words
+    crosses: bool | None = None  # whether the keys are of another text; None where it is not told
+    projection: Tensor | None = None  # W_O, (heads · value_dim, model), where the call holds it
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Everything but query, key and value and dropout, as `observe` takes it."""
+        names = ("mask", "bias", "scale", "softcap", "sinks", "offset")
+        return {name: getattr(self, name) for name in names}
+
+    def attend(self) -> Tensor:
+        return attend(self.query, self.key, self.value, dropout=self.dropout, **self.asked)
+
+    def replace(self, **changes: Any) -> Call:
+        return dataclasses.replace(self, **changes)
+
+
+def forbids(bias: Tensor) -> Tensor:
+    """Where a bias hides a key: models add −inf, the least float, or −10,000."""
+    return bias <= -1e4
+
+
+def refuse_mapped(*tensors: object) -> None:
+    if any(map(is_mapped, tensors)):
+        raise ValueError(
+            "attention under torch.func.vmap cannot be recorded: one call stands for many; "
+            "call the model on a batch instead."
+        )
+
+
+def of_sdpa(args: tuple, kwargs: dict) -> Call:
+    """`F.scaled_dot_product_attention`: top-left causal, boolean True = may attend."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = given["query"], given["key"], given["value"]
+    lead = query.shape[:-2]
+    extra = given.get("attn_mask")
+    if query.ndim != 4:  # (…, heads, tokens, dim): what stands before the heads is batch
+        query, key, value = (_four(t) for t in (query, key, value))
+        if extra is not None and extra.ndim > 2:
+            extra = _four(extra.expand(*lead, *extra.shape[-2:]))
+    mask, bias = _mask_or_bias(extra)
+    if given.get("is_causal"):
+        mask = causal() if mask is None else mask & causal()
+
+    def give(out: Tensor) -> Tensor:
+        return out.reshape(*lead, *out.shape[-2:])
+
+    return Call(
+        query, key, value, mask=mask, bias=bias, scale=given.get("scale"),
+        dropout=given.get("dropout_p", 0.0), offset=0 if given.get("is_causal") else None,
+        plain=lambda: F.scaled_dot_product_attention(*args, **kwargs), give=give,
+        only_plain=bool(given.get("dropout_p", 0.0)),
+    )  # fmt: skip
+
+
+def _four(tensor: Tensor) -> Tensor:
+    while tensor.ndim < 4:
+        tensor = tensor.unsqueeze(-3) if tensor.ndim == 3 else tensor.unsqueeze(0)
+    return tensor.flatten(0, tensor.ndim - 4) if tensor.ndim > 4 else tensor
+
+
+def _mask_or_bias(extra: Tensor | None) -> tuple[Mask | None, Tensor | None]:
+    if extra is None:
+        return None, None
+    return (dense(extra), None) if extra.dtype == torch.bool else (None, extra)
+
+
+def of_attend(args: tuple, kwargs: dict) -> Call:
+    query, key, value, *_ = args
+    names = ("bias", "scale", "softcap", "sinks", "offset")
+    known: dict[str, Any] = {name: kwargs.get(name) for name in names}
+    mask = kwargs.get("mask")
+    mask = dense(mask) if isinstance(mask, Tensor) else mask
+    return Call(
+        query, key, value, mask=mask, dropout=kwargs.get("dropout") or 0.0,
+        plain=lambda: attend(*args, **kwargs), only_plain=bool(kwargs.get("dropout")), **known,
+    )  # fmt: skip
+
+
+_MHA = inspect.signature(F.multi_head_attention_forward)
+
+
+def of_multihead(args: tuple, kwargs: dict) -> Call:
+    """`F.multi_head_attention_forward`, where `nn.MultiheadAttention` always arrives."""
+    bound = _MHA.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    batched = given["query"].ndim == 3
+    query, key, value = _project(given, batched)
+    mask, bias = _masks(given, batched, key.shape[2] - given["key"].shape[0])
+    weight, weight_bias = given["out_proj_weight"], given["out_proj_bias"]
+    dropout = given["dropout_p"] if given["training"] else 0.0
+
+    def give(out: Tensor) -> tuple[Tensor, None]:
+        joined = F.linear(out.permute(2, 0, 1, 3).flatten(2), weight, weight_bias)
+        return (joined if batched else joined[:, 0]), None
+
+    def plain() -> tuple[Tensor, Tensor | None]:
+        return F.multi_head_attention_forward(*args, **kwargs)
+
+    return Call(
+        query, key, value, mask=mask, bias=bias, dropout=dropout, give=give, plain=plain,
+        only_plain=bool(given["need_weights"] or dropout), projection=weight.T,
+        crosses=given["key"] is not given["query"],
+    )  # fmt: skip
+
+
+def _project(given: dict, batched: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The projections of the module anew: (tokens, batch, model) → (batch, heads, tokens, dim)."""
+    inputs = [given[name] if batched else given[name].unsqueeze(1) for name in _NAMES]
+    if given["use_separate_proj_weight"]:
+        weights = [given[f"{name[0]}_proj_weight"] for name in _NAMES]
+    else:
+        weights = given["in_proj_weight"].chunk(3)
+    biases = given["in_proj_bias"].chunk(3) if given["in_proj_bias"] is not None else (None,) * 3
+    made = [F.linear(*three) for three in zip(inputs, weights, biases, strict=True)]
+    for place, name in ((1, "bias_k"), (2, "bias_v")):
+        if given[name] is not None:
+            made[place] = torch.cat([made[place], given[name].expand(-1, made[place].shape[1], -1)])
+    heads = given["num_heads"]
+    split = [t.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for t in made]
+    for place, name in ((1, "static_k"), (2, "static_v")):
+        if given[name] is not None:
+            split[place] = given[name].unflatten(0, (-1, heads))
+    if given["add_zero_attn"]:
+        split[1:] = [F.pad(t, (0, 0, 0, 1)) for t in split[1:]]
+    query, key, value = split
+    return query, key, value
+
+
+_NAMES = ("query", "key", "value")
+
+
+def _masks(given: dict, batched: bool, more: int) -> tuple[Mask | None, Tensor | None]:
+    """Its masks, True = ignore; keys that the module adds by itself are seen by everyone."""
+    masks = {name: given[name] for name in ("attn_mask", "key_padding_mask")}
+    if masks["key_padding_mask"] is not None and not batched:
+        masks["key_padding_mask"] = masks["key_padding_mask"].unsqueeze(0)
+    if more > 0:
+        masks = {n: F.pad(t, (0, more)) if t is not None else None for n, t in masks.items()}
+    return masks_from_torch(**masks, num_heads=given["num_heads"])

@@ -1,0 +1,218 @@
+"""A layer while it is being recorded: a prefill, then the steps that append to its keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..attention.problem import Problem
+from ..masks import dense, prefix
+from ..positions import Alibi
+from .joining import join_steps
+from .layer import Chunk, Layer, written
+from .store import moved_to_disk
+from .watch import Place
+
+
+class Related(NamedTuple):
+    """A call as it goes on from those before."""
+
+    problem: Problem  # over all keys that there ever were, those that a cache dropped hidden
+    version: int  # of the keys
+    first: int  # how many were dropped in front
+    new: Tensor  # the places, among the keys that came, of those that were not known
+
+
+class Growing:
+    """Chunks as they come. Appended keys are kept once; keys that were reordered are kept anew."""
+
+    def __init__(
+        self, place: Place, problem: Problem, kinds: dict[str, str], keep_qk: bool, crosses: bool
+    ) -> None:
+        batch, heads = problem.query.shape[:2]
+        self.tensors: dict[str, Tensor] = {}
+        self.layer = Layer(
+            name=place.name, index=place.index, batch=batch, heads=heads,
+            kv_heads=problem.key.shape[1], crosses=crosses, chunks=[], kinds=kinds, has_qk=keep_qk,
+            tensors=self.tensors,
+        )  # fmt: skip
+        self._last: Tensor | None = None  # the keys of the last call, whole
+        self._pieces: dict[str, list[Tensor]] = {}
+        self._on_disk: set[str] = set()
+        self._fills = False  # whether new keys take empty places, and do not come behind
+
+    @property
+    def bytes(self) -> int:
+        """How much it holds in memory."""
+        return sum(t.nbytes for name, t in self._held().items() if name not in self._on_disk)
+
+    def goes_on(self, problem: Problem, crosses: bool) -> bool:
+        """Whether a call stands behind what was there, or looks at the same other text again."""
+        if crosses and self._last is not None:
+            return problem.key.shape == self._last.shape and torch.equal(problem.key, self._last)
+        return (
+            bool(torch.as_tensor(problem.offset).any())
+            and problem.query.shape[0] == self.layer.batch
+        )
+
+    def relate(self, problem: Problem) -> Related:
+        """How a call goes on from what was there: which of its keys are new, and where they lie."""
+        version, first, new = self._related(problem.key, problem.query.shape[2])
+        if self.layer.crosses and (problem.mask is None or isinstance(problem.mask, dense)):
+            # Rows of another text stand nowhere among the keys: they are counted from its start.
+            problem = dataclasses.replace(problem, offset=self.layer.queries)
+        return Related(_moved(problem, first) if first else problem, version, first, new)
+
+    def add(self, call: Related, lse: Tensor, found: dict[str, Any]) -> None:
+        """Keep a call, and what was found over all keys that there ever were."""
+        problem, version, first, new = call
+        keys = problem.key[:, :, first:].clone()  # a cache may be written to in place
+        i, total = len(self.layer.chunks), problem.key.shape[2]
+        text, tensors = written(problem.mask)
+        offset = problem.offset if isinstance(problem.offset, int) else None
+        before = self.layer.chunks[-1] if self.layer.chunks else None
+        self._fills = before is not None and (before.version, before.keys) == (version, total)
+        self.layer.chunks.append(
+            Chunk(
+                problem.query.shape[2], total, version, problem.scale, problem.softcap, offset, text
+            )
+        )
+        extras = {f"mask.{n}": tensor for n, tensor in enumerate(tensors)}
+        extras |= {"lse": lse, "sinks": problem.sinks}
+        extras["slopes" if isinstance(problem.bias, Alibi) else "bias"] = (
+            problem.bias.slopes if isinstance(problem.bias, Alibi) else problem.bias
+        )
+        extras["offset"] = problem.offset if isinstance(problem.offset, Tensor) else None
+        extras["query"] = problem.query.clone() if self.layer.has_qk else None
+        for name, tensor in extras.items():
+            if tensor is not None:
+                self.tensors[f"{i}.{name}"] = _kept(tensor)
+        for key, value in found.items():
+            self._put_stat(f"{i}.stat.{key}", value)
+        if self.layer.has_qk:
+            self._append(f"key.{version}", keys, new)
+        norms = problem.value[:, :, first:].float().norm(dim=-1)
+        self._append(f"value_norm.{version}", norms, new)
+        self._last = keys
+
+    def add_output_norms(self, value: Tensor, new: Tensor, weight: Tensor) -> None:
+        """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
+        heads, dim = self.layer.heads, value.shape[-1]
+        weight = weight.reshape(heads, dim, -1).float()
+        gram = weight @ weight.mT  # (heads, dim, dim)
+        rows = value[:, :, new].float()
+        rows = rows.repeat_interleave(heads // value.shape[1], dim=1)
+        norms = value.new_zeros(value.shape[0], heads, value.shape[2], dtype=torch.float32)
+        norms[:, :, new] = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
+        self._append(f"output_norm.{self.layer.chunks[-1].version}", norms, new)
+
+    def finish(self) -> Layer:
+        """The layer, its pieces laid together and its steps joined into one chunk."""
+        before = self._held()
+        for name, pieces in self._pieces.items():
+            if pieces:
+                self.tensors[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
+        self._pieces, self._last = {}, None
+        self._drop_half_norms()
+        join_steps(self.layer, self.tensors)
+        mapped = {id(before[name]) for name in self._on_disk}
+        self._on_disk = {name for name, tensor in self.tensors.items() if id(tensor) in mapped}
+        return self.layer
+
+    def _drop_half_norms(self) -> None:
+        """Leave out norms ‖v W_O‖ where the projection was not found at every call."""
+        for version in {chunk.version for chunk in self.layer.chunks}:
+            norms = self.tensors.get(f"output_norm.{version}")
+            keys = self.tensors[f"value_norm.{version}"].shape[2]
+            if norms is not None and norms.shape[2] != keys:
+                del self.tensors[f"output_norm.{version}"]
+
+    def spill(self, folder: Path) -> None:
+        """Move what is held in memory to a file, and have it mapped from there."""
+        held = {name: t for name, t in self._held().items() if name not in self._on_disk}
+        if not held:
+            return
+        path = folder / f"layer{self.layer.index}-{len(os.listdir(folder))}.safetensors"
+        mapped = moved_to_disk(path, held)
+        for name, tensor in mapped.items():
+            if name in self.tensors:
+                self.tensors[name] = tensor
+            else:
+                piece, n = name.rsplit("/", 1)
+                self._pieces[piece][int(n)] = tensor
+        self._on_disk |= {*mapped}
+
+    def _held(self) -> dict[str, Tensor]:
+        pieces = {f"{n}/{i}": t for n, some in self._pieces.items() for i, t in enumerate(some)}
+        return {**self.tensors, **pieces}
+
+    def _related(self, key: Tensor, rows: int) -> tuple[int, int, Tensor]:
+        """(version of the keys, how many were dropped in front, the places of the new ones)."""
+        last, count = self._last, key.shape[2]
+        every = torch.arange(count, device=key.device)
+        if last is None:
+            return 0, 0, every
+        version, known = self.layer.chunks[-1].version, self.layer.chunks[-1].keys
+        if key.shape == last.shape:
+            changed = (key != last).any(-1).any(0).any(0)  # (key,)
+            # The same text looked at again, or a cache of fixed length with a few more rows filled.
+            if not changed.any() or not last[:, :, changed].any():
+                return version, known - count, every[changed]
+        if key.shape[:2] == last.shape[:2]:
+            for new in _likely(count, last.shape[2], rows):
+                kept = count - new
+                if kept and torch.equal(key[:, :, :kept], last[:, :, last.shape[2] - kept :]):
+                    return version, known - kept, every[kept:]
+        return version + 1, 0, every
+
+    def _append(self, name: str, tensor: Tensor, new: Tensor) -> None:
+        """Lay new rows to those of that name: behind them, or in the places that were empty."""
+        pieces = self._pieces.setdefault(name, [])
+        if not len(new):
+            return
+        if self._fills and pieces:
+            pieces[0][:, :, new.cpu()] = tensor[:, :, new].detach().cpu()
+        elif len(new) == tensor.shape[2]:
+            pieces.append(_kept(tensor))
+        else:
+            pieces.append(_kept(tensor[:, :, int(new[0]) :]))
+
+    def _put_stat(self, name: str, value: Any) -> None:
+        if isinstance(value, tuple):
+            for field, part in zip(value._fields, value, strict=True):  # type: ignore[attr-defined]
+                self.tensors[f"{name}.{field}"] = _kept(part)
+        else:
+            self.tensors[name] = _kept(value)
+
+
+def _likely(now: int, before: int, rows: int) -> list[int]:
+    """How many keys may be new: as many as there are more, or one a row in a cache that slides."""
+    return [n for n in dict.fromkeys((now - before, rows)) if 0 < n < now]
+
+
+def _moved(problem: Problem, first: int) -> Problem:
+    """The same rows over the keys from the very first on, those that were dropped hidden."""
+    mask, bias, pad = problem.mask, problem.bias, torch.nn.functional.pad
+    if mask is not None:
+        mask = mask.map(lambda t: pad(t, (first, 0)) if t.ndim == 4 and t.shape[3] > 1 else t)
+    if isinstance(bias, Tensor) and bias.shape[-1] > 1:
+        bias = pad(bias, (first, 0))
+    return dataclasses.replace(
+        problem,
+        key=pad(problem.key, (0, 0, first, 0)),
+        value=pad(problem.value, (0, 0, first, 0)),
+        mask=~prefix(first) if mask is None else mask & ~prefix(first),
+        bias=bias,
+        offset=problem.offset + first,
+    )
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """Off the device, and not a view of something larger."""
+    tensor = tensor.detach().to("cpu")
+    return tensor.clone() if tensor.untyped_storage().nbytes() > 2 * tensor.nbytes else tensor

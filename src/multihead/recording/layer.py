@@ -1,0 +1,176 @@
+"""What is kept of one layer: queries, keys and lse, all that made the scores, and statistics.
+
+Never the weights: any part of the map is exp(s − lse) of these. A layer holds *chunks*, the rows
+that were asked together: a prefill is one, the steps after it are joined into a second. Tensors
+lie in one mapping by name, in memory or in a file alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..masks import Mask, read, write
+from ..observation.statistics import HeatMap, Top
+from ..positions import Alibi, alibi
+
+_SHAPES = {"HeatMap": HeatMap, "Top": Top}
+
+
+@dataclasses.dataclass
+class Chunk:
+    """Some query rows, asked together, over the first `keys` of the layer's keys."""
+
+    rows: int
+    keys: int
+    version: int  # which of the layer's keys: a cache that was reordered makes new ones
+    scale: float
+    softcap: float | None
+    offset: int | None  # None where each text of the batch has its own, in tensors
+    mask: str | None  # as `masks.write` has it, its tensors beside
+
+
+@dataclasses.dataclass
+class Layer:
+    """One place of a model where attention is called, and what it did there."""
+
+    name: str
+    index: int
+    batch: int
+    heads: int
+    kv_heads: int
+    crosses: bool  # whether it looks at another text
+    chunks: list[Chunk]
+    kinds: dict[str, str]  # of each statistic: by row, by key, map or top
+    has_qk: bool
+    tensors: Mapping[str, Tensor] = dataclasses.field(repr=False, default_factory=dict)
+
+    @property
+    def queries(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def keys(self) -> int:
+        return max(chunk.keys for chunk in self.chunks)
+
+    @property
+    def lse(self) -> Tensor:
+        return torch.cat([self.tensors[f"{i}.lse"] for i in range(len(self.chunks))], dim=2)
+
+    @property
+    def statistics(self) -> list[str]:
+        return list(self.kinds)
+
+    def value_norm(self, chunk: int = -1) -> Tensor:
+        """‖v‖ of each key that a chunk was over, (batch, kv_heads, key)."""
+        return self.tensors[f"value_norm.{self.chunks[chunk].version}"]
+
+    def output_norm(self, chunk: int = -1) -> Tensor | None:
+        """‖v W_O‖ of each key and query head, where the output projection was found."""
+        return self.tensors.get(f"output_norm.{self.chunks[chunk].version}")
+
+    def __getitem__(self, key: str) -> Any:
+        """A statistic of all rows, or of all keys, by name."""
+        if key == "lse":
+            return self.lse
+        if key not in self.kinds:
+            raise KeyError(f"{self.name} has no {key!r}; it has {', '.join(self.kinds)}, lse.")
+        parts = [self._stat(i, key) for i in range(len(self.chunks))]
+        match self.kinds[key]:
+            case "row" | "place":
+                return torch.cat(parts, dim=2)
+            case "top":
+                return Top(*(torch.cat(some, dim=2) for some in zip(*parts, strict=True)))
+            case "key":
+                longest = max(part.shape[-1] for part in parts)
+                pad = torch.nn.functional.pad
+                return torch.stack([pad(p, (0, longest - p.shape[-1])) for p in parts]).sum(0)
+        if len(parts) > 1:
+            raise ValueError(
+                f"{key} of {len(parts)} chunks is not one map; ask rec.heatmap, which joins them."
+            )
+        return parts[0]
+
+    def _stat(self, i: int, key: str) -> Any:
+        name = f"{i}.stat.{key}"
+        if name in self.tensors:
+            return self.tensors[name]
+        for kind in _SHAPES.values():
+            if f"{name}.{kind._fields[0]}" in self.tensors:
+                return kind(*(self.tensors[f"{name}.{field}"] for field in kind._fields))
+        raise KeyError(name)
+
+    def asked(self, i: int) -> dict[str, Any]:
+        """What made the scores of chunk i, as `attend` takes it."""
+        chunk, tensors = self.chunks[i], self.tensors
+        mask: Mask | None = None
+        if chunk.mask is not None:
+            count = sum(name.startswith(f"{i}.mask.") for name in tensors)
+            mask = read(chunk.mask, [tensors[f"{i}.mask.{n}"] for n in range(count)])
+        slopes = tensors.get(f"{i}.slopes")
+        return {
+            "mask": mask,
+            "bias": alibi(slopes) if slopes is not None else tensors.get(f"{i}.bias"),
+            "scale": chunk.scale,
+            "softcap": chunk.softcap,
+            "sinks": tensors.get(f"{i}.sinks"),
+            "offset": tensors[f"{i}.offset"] if chunk.offset is None else chunk.offset,
+        }
+
+    def allowed(self, batch: int = 0, head: int = 0) -> Tensor:
+        """Who may see whom, in one head of one text, (query, key)."""
+        whole = torch.zeros(self.queries, self.keys, dtype=torch.bool)
+        first = 0
+        for i, chunk in enumerate(self.chunks):
+            asked = of_head(self.asked(i), batch, head)
+            rows, columns = torch.arange(chunk.rows), torch.arange(chunk.keys)
+            here = whole[first : first + chunk.rows, : chunk.keys]
+            here[:] = True
+            if asked["mask"] is not None:
+                here &= asked["mask"].allows(rows, columns, asked["offset"])[0, 0]
+            if isinstance(asked["bias"], Tensor):
+                here &= asked["bias"][0, 0] > -torch.inf
+            first += chunk.rows
+        return whole
+
+    def qk(self, i: int) -> tuple[Tensor, Tensor]:
+        """The queries of chunk i and the keys they were over."""
+        if not self.has_qk:
+            raise ValueError(
+                "this recording was made with keep_qk=False and has statistics alone; "
+                "record again with keep_qk=True to look at weights."
+            )
+        chunk = self.chunks[i]
+        return self.tensors[f"{i}.query"], self.tensors[f"key.{chunk.version}"][:, :, : chunk.keys]
+
+
+def of_head(asked: dict[str, Any], batch: int, head: int) -> dict[str, Any]:
+    """The same question for one head of one text."""
+    row = slice(batch, batch + 1)
+    mask, bias, sinks, offset = (asked[n] for n in ("mask", "bias", "sinks", "offset"))
+    if mask is not None:
+        mask = mask.row(row).map(lambda t: _one_head(t, head))
+    if isinstance(bias, Alibi):
+        bias = alibi(bias.slopes[head : head + 1])
+    elif bias is not None:
+        bias = bias[(None,) * (4 - bias.ndim)]
+        bias = _one_head(bias if bias.shape[0] == 1 else bias[row], head)
+    return {
+        **asked,
+        "mask": mask,
+        "bias": bias,
+        "sinks": None if sinks is None else sinks[head : head + 1],
+        "offset": offset[row] if isinstance(offset, Tensor) else offset,
+    }
+
+
+def _one_head(data: Tensor, head: int) -> Tensor:
+    return data[:, head : head + 1] if data.ndim == 4 and data.shape[1] > 1 else data
+
+
+def written(mask: Mask | None) -> tuple[str | None, list[Tensor]]:
+    return (None, []) if mask is None else write(mask)

@@ -1,0 +1,134 @@
+"""The hand that looks: it answers a call, sweeps its tiles once, and keeps what made them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+
+from ..attention import answer, choose
+from ..attention.problem import Problem, autocasts, pose
+from ..observation import gather
+from ..observation.statistics import Statistic
+from ..observation.statistics.heatmap import Heat
+from ..observation.statistics.peak import PeakKey
+from ..observation.statistics.received import Received, ReceivedMean
+from ..observation.statistics.top import TopK
+from ..observation.view import View, steady
+from .call import Call
+from .growing import Growing
+from .rules import Rules
+from .watch import Hand, Place
+
+
+class Recorder(Hand):
+    """Gathers layers; `new_text` is called when a pass begins that continues nothing."""
+
+    def __init__(
+        self,
+        statistics: tuple[Statistic, ...],
+        keep_qk: bool,
+        new_text: Callable[[], None],
+        kept: Callable[[Growing], None],
+    ) -> None:
+        self.statistics, self.keep_qk = statistics, keep_qk
+        self.layers: dict[int, Growing] = {}
+        self._new_text, self._kept, self._rules = new_text, kept, Rules()
+        self._fresh = True  # no call of this pass has come yet
+        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # waiting for their output projection
+
+    def begin(self) -> None:
+        self._fresh = True
+        self._values.clear()
+
+    def answer(self, place: Place, call: Call) -> Tensor:
+        with _exactly(call.query):
+            call = self._rules.simplify(call)
+        problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
+        out, lse = answer(problem, choose(problem).backend)
+        with _exactly(lse):
+            firm = steady(problem)  # what is kept must give the weights again
+            lse = lse if firm is problem else answer(firm, choose(firm).backend).lse
+            calm, lse = _calm(firm), _alone(lse)
+            layer = self._layer(place, call, calm)
+            related = layer.relate(calm)
+            every = torch.arange(problem.query.shape[2], device=lse.device)
+            view = View(related.problem, lse, every, len(every))
+            layer.add(related, lse, gather(view, self.statistics))
+            self._values[place.index] = (calm.value, related.new)
+            self._kept(layer)
+        return out
+
+    def _layer(self, place: Place, call: Call, problem: Problem) -> Growing:
+        """Where to keep it: a layer that goes on, or the first of a new text."""
+        crosses = _crosses(place, call)
+        known = self.layers.get(place.index)
+        if self._fresh and known is not None and not known.goes_on(problem, crosses):
+            self._new_text()
+            self.layers, known = {}, None
+        self._fresh = False
+        if known is None:
+            kinds = {s.key: _kind(s) for s in self.statistics}
+            known = Growing(place, problem, kinds, self.keep_qk, crosses)
+            self.layers[place.index] = known
+        return known
+
+    def projected(self, place: Place, weight: Tensor) -> None:
+        if place.index not in self._values:
+            return
+        value, new = self._values.pop(place.index)
+        with _exactly(value):
+            self.layers[place.index].add_output_norms(value, new, _alone(weight))
+
+
+def _calm(problem: Problem) -> Problem:
+    """The same question, which remembers nothing of where it came from."""
+    changes = {name: _alone(getattr(problem, name)) for name in ("query", "key", "value")}
+    changes |= {
+        name: _alone(given)
+        for name in ("bias", "sinks")
+        if isinstance(given := getattr(problem, name), Tensor)
+    }
+    return dataclasses.replace(problem, **changes)
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The tensor itself, outside of its graph and of torch.func's transforms: it outlives both."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor.detach()
+
+
+@contextlib.contextmanager
+def _exactly(tensor: Tensor) -> Iterator[None]:
+    """No gradients or transforms, and float32 where it says so: autocast is the model's affair."""
+    kind, nothing = tensor.device.type, contextlib.nullcontext()
+    plainly = torch.autocast(kind, enabled=False) if autocasts(kind) else nothing
+    transforms = torch._C._are_functorch_transforms_active()
+    with torch.no_grad(), plainly, torch._C._DisableFuncTorch() if transforms else nothing:
+        yield
+
+
+def _crosses(place: Place, call: Call) -> bool:
+    """Whether the keys are of another text: as the call says, or as the layer's name does."""
+    if call.crosses is not None:
+        return call.crosses
+    return bool(re.search(r"cross|enc_?dec|encoder_attn", place.name, re.IGNORECASE))
+
+
+def _kind(statistic: Statistic) -> str:
+    match statistic:
+        case PeakKey():
+            return "place"
+        case Received() | ReceivedMean():
+            return "key"
+        case Heat():
+            return "map"
+        case TopK():
+            return "top"
+    return "row"

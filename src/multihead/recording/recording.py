@@ -1,0 +1,226 @@
+"""What was seen of a model on one text: its layers, tokens and losses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..observation import weights
+from ..observation.statistics.heatmap import Heat, HeatMap
+from ..observation.sweep import sweep
+from ..observation.tiles import posed
+from ..observation.view import Rows, View, choose_rows
+from .layer import Layer, of_head
+
+
+@dataclasses.dataclass
+class Recording:
+    """Every head of a model on one text, exactly: any weight can be had of it.
+
+    `rec.heads()` is one dict a layer and head; `rec.weights(layer, head, rows, keys)` any part of a
+    map; `rec.heatmap(layer, head, cells)` the whole of it; `rec[layer]["entropy"]` a statistic.
+    `rec.texts` are the recordings of every text that the model was called on, this one first.
+    """
+
+    layers: list[Layer]
+    model: str  # what it is called
+    ids: Tensor | None = None  # (batch, token)
+    real: Tensor | None = None  # (batch, token): False where the text was padded
+    loss: Tensor | None = None  # (batch, token): −ln p of each token given those before; else NaN
+    words: list[list[str]] | None = None  # the tokens as text, where a tokenizer was given
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+    texts: list[Recording] = dataclasses.field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.texts = [self, *(text for text in self.texts if text is not self)]
+        self._spilled: object = None  # the folder of what was too much for memory
+
+    @property
+    def tokens(self) -> list[list[str]] | Tensor | None:
+        """The tokens of each text of the batch: as text, or as numbers without a tokenizer."""
+        return self.ids if self.words is None else self.words
+
+    def __getitem__(self, layer: int | str) -> Layer:
+        return self.layer(layer)
+
+    def layer(self, which: int | str) -> Layer:
+        """A layer by its number, in order of first call, or by its path in the model."""
+        for layer in self.layers:
+            if which in (layer.index, layer.name):
+                return layer
+        some = ", ".join(f"{one.index} {one.name}" for one in self.layers[:4])
+        raise ValueError(
+            f"there is no layer {which!r}; choose one of {len(self.layers)}, by number or name.\n"
+            f"  {some}{', …' if len(self.layers) > 4 else ''}"
+        )
+
+    def weights(
+        self,
+        layer: int | str,
+        head: int,
+        rows: Rows = None,
+        keys: Rows = None,
+        *,
+        by: str = "weight",
+        batch: int = 0,
+    ) -> Tensor:
+        """Any part of one head's map, exactly, (row, key).
+
+        `by="norm"` gives p·‖v W_O‖ instead, how much each key moves the output (Kobayashi et al.
+        2020); `by="value"` p·‖v‖.
+        """
+        seen = self.layer(layer)
+        _check_head(seen, head, batch)
+        if by not in _BY:
+            raise ValueError(f"by must be one of {', '.join(map(repr, _BY))}, but {by!r} came.")
+        chosen = choose_rows(rows, seen.queries, torch.device("cpu"))
+        columns = choose_rows(keys, seen.keys, torch.device("cpu"), "keys")
+        out = torch.zeros(len(chosen), len(columns), dtype=seen.lse.dtype)
+        first = 0
+        for i, chunk in enumerate(seen.chunks):
+            inside = (chosen >= first) & (chosen < first + chunk.rows)
+            there = columns < chunk.keys
+            if inside.any() and there.any():
+                query, key, lse, asked = _one(seen, i, head, batch)
+                tile = weights(
+                    query, key, rows=chosen[inside] - first, keys=columns[there], lse=lse, **asked
+                )
+                scale = _norms(seen, i, head, batch, by)[columns[there]] if by != "weight" else 1
+                out[inside.nonzero(), there.nonzero()[:, 0]] = tile[0, 0] * scale
+            first += chunk.rows
+        return out
+
+    def heatmap(self, layer: int | str, head: int, cells: int = 128, *, batch: int = 0) -> HeatMap:
+        """One head's whole map in cells × cells: sums, largest weights, visible pairs."""
+        seen = self.layer(layer)
+        _check_head(seen, head, batch)
+        gatherer, first = None, 0
+        for i, chunk in enumerate(seen.chunks):
+            query, key, lse, asked = _one(seen, i, head, batch)
+            problem = posed(query, key, asked)
+            view = View(problem, lse, torch.arange(chunk.rows), chunk.rows)
+            if gatherer is None:
+                gatherer = Heat(cells).begin(view)
+            gatherer.spread(first, chunk.rows, seen.queries, seen.keys)
+            with torch.no_grad():
+                sweep(view, [gatherer])
+            first += chunk.rows
+        assert gatherer is not None
+        return HeatMap(*(part[0, 0] for part in gatherer.result()))
+
+    def heads(self) -> list[dict[str, Any]]:
+        """One dict a layer and head, for a table: `pandas.DataFrame(rec.heads())`.
+
+        Statistics of rows are means over the rows that saw something, padding left out;
+        `received_top` is the key that gets most, and `received_top_share` its share of all rows
+        that saw something, those of padding too.
+        """
+        found = []
+        for layer in self.layers:
+            counted = self.counted(layer)
+            means = {
+                key: _mean(layer[key], counted)
+                for key, kind in layer.kinds.items()
+                if kind == "row"
+            }
+            if layer.kinds.get("received") == "key":
+                most, best = layer["received"].sum(0).max(-1)  # (heads,)
+                looking = (layer.lse != -torch.inf).sum((0, 2)).clamp(min=1)
+                means |= {"received_top": best, "received_top_share": most / looking}
+            for head in range(layer.heads):
+                row: dict[str, Any] = {"layer": layer.index, "name": layer.name, "head": head}
+                found.append(row | {key: value[head].item() for key, value in means.items()})
+        return found
+
+    def counted(self, layer: Layer) -> Tensor:
+        """The rows that count, (batch, heads, row): they saw something, and are no padding."""
+        counted = layer.lse != -torch.inf
+        real = self.real
+        if real is not None and real.shape == (layer.batch, layer.queries):
+            counted = counted & real[:, None]
+        return counted
+
+    def damaged(self) -> list[str]:
+        """The layers in which a weight is not a number."""
+        return [layer.name for layer in self.layers if bool(layer.lse.isnan().any())]
+
+    def save(self, path) -> None:
+        """Write everything into a folder, `run.heads/`; see `mh.load`."""
+        from .store import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        heads = sum(layer.heads for layer in self.layers)
+        lines = [f"Recording of {self.model}: {len(self.layers)} layers, {heads} heads"]
+        for layer in self.layers[:3]:
+            size = f"{layer.queries} × {layer.keys}"
+            lines.append(f"  {layer.index:>3} {layer.name}: {layer.heads} heads, {size}")
+        if len(self.layers) > 3:
+            lines.append(f"  … and {len(self.layers) - 3} more")
+        if self.layers:
+            lines.append(f"  statistics: {', '.join(self.layers[0].statistics)}")
+        if self.loss is not None and not bool(self.loss.isnan().all()):
+            lines.append(f"  loss {float(self.loss.nanmean()):.3f} nats a token")
+        if len(self.texts) > 1:
+            lines.append(f"  and {len(self.texts) - 1} more texts, in rec.texts")
+        return "\n".join(lines)
+
+
+def _one(layer: Layer, i: int, head: int, batch: int) -> tuple[Tensor, Tensor, Tensor, dict]:
+    """Query, key, lse and question of one head of one text in chunk i."""
+    query, key = layer.qk(i)
+    group = layer.heads // layer.kv_heads
+    row, kv = slice(batch, batch + 1), head // group
+    lse = layer.tensors[f"{i}.lse"][row, head : head + 1]
+    asked = of_head(layer.asked(i), batch, head)
+    return query[row, head : head + 1], key[row, kv : kv + 1], lse, asked
+
+
+_BY = ("weight", "norm", "value")
+
+
+def _norms(layer: Layer, chunk: int, head: int, batch: int, by: str) -> Tensor:
+    """How long what each key gives is, (key,)."""
+    if by == "value":
+        return layer.value_norm(chunk)[batch, head // (layer.heads // layer.kv_heads)]
+    norms = layer.output_norm(chunk)
+    if norms is None:
+        raise ValueError(
+            f"no output projection was found behind {layer.name}, so ‖v W_O‖ is not known; "
+            "ask by='value' for ‖v‖."
+        )
+    return norms[batch, head]
+
+
+def _check_head(layer: Layer, head: int, batch: int) -> None:
+    for name, given, count in (("head", head, layer.heads), ("batch", batch, layer.batch)):
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
+            raise ValueError(
+                f"{name} must lie from 0 to {count - 1} in {layer.name}, but {given!r} came; "
+                "choose one of those."
+            )
+
+
+def _mean(value: Tensor, counted: Tensor) -> Tensor:
+    """The mean of each head over batch and rows that count, (heads,)."""
+    value = value if value.ndim == 3 else value.mean(-1)
+    total = value.masked_fill(~counted, 0.0).sum((0, 2))
+    return total / counted.sum((0, 2)).clamp(min=1)
+
+
+def decode(tokenizer: Any, ids: Tensor | None) -> list[list[str]] | None:
+    """Each token as its own text; a piece of a letter stays visible as what it is."""
+    if tokenizer is None or ids is None:
+        return None
+    return [[_text(tokenizer, token) for token in row] for row in ids.tolist()]
+
+
+def _text(tokenizer: Any, token: int) -> str:
+    if token < 0 or math.isnan(token):
+        return ""
+    return tokenizer.decode([token])

@@ -1,0 +1,266 @@
+"""Interception: every attention call of a model, in whatever words, goes by here.
+
+    model ── F.scaled_dot_product_attention ─┐
+          ── F.multi_head_attention_forward ─┤→ Call → hands, in order → out, in the caller's words
+          ── attend ─────────────────────────┤
+          ── transformers' interface ────────┘
+
+A *hand* is what record, ablate, cut and head_importance lay on a call: it may change the question,
+answer it, or change the answer. Several can lie on one model at once, and share one watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..attention import attend
+from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped
+from .encoder import emptied_padding
+from .names import Path, in_backward
+from .transformers import borrowed
+
+_READERS = {
+    F.scaled_dot_product_attention: of_sdpa,
+    F.multi_head_attention_forward: of_multihead,
+    attend: of_attend,
+}
+_SOFTMAX = (
+    torch.softmax, F.softmax, Tensor.softmax, torch.log_softmax, F.log_softmax, Tensor.log_softmax
+)  # fmt: skip
+_KERNELS = ("scaled_dot_product", "flex_attention")
+_PRODUCTS = (F.linear, torch.addmm)
+
+
+class Place:
+    """One place of a model where attention is called: its number, by first call, and name."""
+
+    def __init__(self, index: int, name: str) -> None:
+        self.index, self.name = index, name
+
+
+class Hand:
+    """What can be done to a call; each method may be left as it is."""
+
+    recomputes = True  # whether a forward that is run again for its gradient does no harm
+
+    def begin(self) -> None:
+        """A forward pass of the model begins."""
+
+    def question(self, place: Place, call: Call) -> Call:
+        return call
+
+    def answer(self, place: Place, call: Call) -> Tensor | None:
+        """The output, if this hand works it out."""
+        return None
+
+    def output(self, place: Place, call: Call, out: Tensor) -> Tensor:
+        return out
+
+    def projected(self, place: Place, weight: Tensor) -> None:
+        """The output projection of the layer's last call, (heads · value_dim, model)."""
+
+
+class Watch:
+    """The hands on one model, and the way a call takes through them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.hands = model, []
+        self.path = Path(model, self._begin, self._runs_again)
+        self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
+        self.unseen: set[str] = set()  # modules that have a softmax of their own
+        self.calls = 0
+        self._count: dict[str, int] = {}
+        self.busy = False  # with a call: what it does to answer it is no call of the model
+        self._asking: tuple[Place, Tensor] | None = None  # whose output projection is awaited
+
+    def _begin(self) -> None:
+        self._count = {}
+        for hand in self.hands:
+            hand.begin()
+
+    def _runs_again(self) -> None:
+        """A forward is run once more for its gradient (activation checkpointing)."""
+        if not all(hand.recomputes for hand in self.hands):
+            raise ValueError(
+                "a forward that is run again in backward (activation checkpointing) cannot be cut "
+                "or ablated: the second run would be another; switch checkpointing off."
+            )
+
+    def _place(self) -> Place | None:
+        name = self.path.name
+        if name is None:
+            return None
+        again = self._count.get(name, 0)
+        self._count[name] = again + 1
+        full = name if again == 0 else f"{name}#{again}"
+        return self.places.setdefault((name, again), Place(len(self.places), full))
+
+    def handle(self, call: Call) -> Any:
+        """A call by a model's own words → the answer in the same."""
+        if self.busy:  # a hand asks the model's own function
+            return call.plain() if call.plain else call.give(call.attend())
+        self.busy = True
+        try:
+            return self._handle(call)
+        finally:
+            self.busy = False
+
+    def _handle(self, call: Call) -> Any:
+        refuse_mapped(call.query, call.key, call.value)
+        if in_backward():  # seen before
+            self._runs_again()
+        place = None if in_backward() else self._place()
+        if place is None:
+            return call.plain() if call.plain else call.give(call.attend())
+        self.calls += 1
+        asked = call
+        for hand in self.hands:
+            call = hand.question(place, call)
+        # Dropout, and weights that were asked for, are the model's own affair while nothing is cut.
+        untouched = call is asked and all(type(h).output is Hand.output for h in self.hands)
+        own = call.plain if untouched and (call.only_plain or self.looks_at_checkpoint()) else None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and own is None):
+            outs = [hand.answer(place, call) for hand in self.hands]
+            found = next((out for out in reversed(outs) if out is not None), None)
+            out = found if found is not None and (own or not call.dropout) else call.attend()
+        if call.projection is not None:
+            self._found(place, call.projection)
+        else:
+            self._asking = (place, out) if not call.dropout else None
+        if own is not None:
+            return own()
+        for hand in self.hands:
+            out = hand.output(place, call, out)
+        return call.give(out)
+
+    def looks_at_checkpoint(self) -> bool:
+        """Whether a checkpoint is at work, which wants the very same function at its second run.
+
+        It counts what is saved for backward, so that whoever looks must leave nothing there.
+        """
+        only_look = all(
+            (type(hand).question, type(hand).output) == (Hand.question, Hand.output)
+            for hand in self.hands
+        )
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[attr-defined]
+        return only_look and hooks is not None
+
+    def look_for_projection(self, func: Any, args: tuple) -> None:
+        """The first product whose input is the output of attention, heads side by side: W_O."""
+        assert self._asking is not None
+        place, out = self._asking
+        heads, dim = out.shape[1], out.shape[3]
+        left, weight = (args[0], args[1].T) if func is F.linear else (args[1], args[2])
+        if left.shape[-1] != heads * dim or left.dtype != out.dtype or not left.numel():
+            return
+        first, ours = left.detach().reshape(-1, heads * dim)[0], out.detach()[0, :, 0].reshape(-1)
+        # Not to the last bit: what the model goes on with may come from a kernel of its own.
+        if bool((first - ours).abs().max() <= 0.01 * ours.abs().max()):
+            self._found(place, weight)
+
+    def _found(self, place: Place, weight: Tensor) -> None:
+        self._asking = None
+        for hand in self.hands:
+            hand.projected(place, weight.detach())
+
+    def saw_kernel(self) -> None:
+        """One that is called past the functions that we read."""
+        if (name := self.path.name) is not None:
+            self.unseen.add(name)
+
+    def saw_softmax(self, tensor: object) -> None:
+        """One over (…, heads, query, key), or a square of queries and keys, is attention."""
+        if isinstance(tensor, Tensor) and (
+            tensor.ndim > 3 or (tensor.ndim == 3 and tensor.shape[1] == tensor.shape[2] > 1)
+        ):
+            self.saw_kernel()
+
+
+class _Mode(TorchFunctionMode):
+    """Sees the functions of torch that the model calls, however they were imported."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        watch = self.watch
+        if watch.busy:
+            return func(*args, **kwargs)
+        reader = _READERS.get(func)
+        if reader is not None and (watch.path.name is not None or in_backward()):
+            builds = torch.is_grad_enabled() and not watch.looks_at_checkpoint()
+            with torch.set_grad_enabled(builds):
+                call = reader(args, kwargs)
+            return watch.handle(call)
+        if func in _PRODUCTS and watch._asking is not None and not kwargs:
+            watch.look_for_projection(func, args)
+        elif func in _SOFTMAX:
+            watch.saw_softmax(args[0] if args else kwargs.get("input"))
+        elif reader is None and any(kernel in getattr(func, "__name__", "") for kernel in _KERNELS):
+            watch.saw_kernel()
+        return func(*args, **kwargs)
+
+
+_WATCHES: dict[int, Watch] = {}  # by model: hands laid on one model share a watch
+
+
+@contextlib.contextmanager
+def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
+    """Lay a hand on every attention call of a model until the end of the with statement."""
+    shared = _WATCHES.get(id(model))
+    if shared is not None:
+        shared.hands.append(hand)
+        try:
+            yield shared
+        finally:
+            shared.hands.remove(hand)
+        return
+    _check(model)
+    _check_apart(model)
+    watch = Watch(model)
+    watch.hands.append(hand)
+
+    _WATCHES[id(model)] = watch
+    try:
+        with (
+            torch.compiler.set_stance("force_eager"),  # inside a compiled graph nothing is seen
+            borrowed(model, watch.path.owns, watch.handle),
+            emptied_padding(model),
+            watch.path,
+            _Mode(watch),
+        ):
+            yield watch
+    finally:
+        del _WATCHES[id(model)]
+
+
+def _check(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"a model is an nn.Module, but a {type(model).__name__} came; give the model itself."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
+                "and cannot be seen; give the module it was made from."
+            )
+
+
+def _check_apart(model: nn.Module) -> None:
+    inside = {id(module) for module in model.modules()}
+    for watch in _WATCHES.values():
+        if watch.path.owns(model) or id(watch.model) in inside:
+            raise ValueError(
+                f"a part of {type(model).__name__}, or a model around it, is watched already; "
+                "give the same model both times."
+            )

@@ -1,0 +1,156 @@
+"""A generation, a prefill and then steps, is recorded as one pass over the whole text would be."""
+
+import architectures
+import pytest
+import torch
+from architectures import BATCH, SEEN, TOKENS, build, inputs
+from dense_maps import check_maps
+
+import multihead as mh
+
+STEPS = 7
+CASES = [
+    (name, implementation, cache)
+    for name in ("llama", "gpt2", "mistral", "gemma3", "gpt_oss", "deepseek_v3", "opt")
+    for implementation in architectures.implementations(SEEN[name])
+    for cache in (None, "static")
+    if not (name == "opt" and cache)
+]
+
+
+def generate(model, given, **more):
+    with torch.no_grad():
+        return model.generate(**given, max_new_tokens=STEPS, do_sample=False, **more)
+
+
+def short(rec, tokens):
+    """The recording with its keys cut to those that were ever filled; the others get nothing."""
+    for layer in rec.layers:
+        assert layer.keys >= tokens
+        for head in range(layer.heads):
+            for batch in range(layer.batch):
+                assert not rec.weights(layer.index, head, batch=batch)[:, tokens:].any()
+    return rec.layers
+
+
+@pytest.mark.parametrize(("name", "implementation", "cache"), CASES)
+def test_steps_are_rows_of_one_map(name, implementation, cache):
+    model, given = build(SEEN[name], implementation), inputs("decoder")
+    plain = generate(model, given, cache_implementation=cache)
+    with mh.record(model) as rec:
+        ids = generate(model, given, cache_implementation=cache)
+    assert torch.equal(ids, plain)
+    assert torch.equal(rec.ids, ids[:, :-1])
+    tokens = TOKENS + STEPS - 1
+    maps = architectures.maps(model, input_ids=ids[:, :-1])
+    for layer, dense in zip(short(rec, tokens), maps, strict=True):
+        assert layer.queries == tokens
+        assert len(layer.chunks) == 2
+        more = torch.nn.functional.pad(dense, (0, layer.keys - tokens))
+        check_maps(rec, [layer], [more])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+def test_a_padded_batch(name, cache):
+    model = build(SEEN[name], architectures.implementations(SEEN[name])[0])
+    real = torch.arange(TOKENS) >= torch.tensor([[0], [4]])
+    given = {**inputs("decoder"), "attention_mask": real.long()}
+    with mh.record(model) as rec:
+        ids = generate(model, given, cache_implementation=cache)
+    whole = torch.nn.functional.pad(real, (0, STEPS - 1), value=True)
+    positions = (whole.long().cumsum(1) - 1).clamp(min=0)
+    maps = architectures.maps(
+        model, input_ids=ids[:, :-1], attention_mask=whole.long(), position_ids=positions
+    )
+    for layer, dense in zip(short(rec, whole.shape[1]), maps, strict=True):
+        more = torch.nn.functional.pad(dense, (0, layer.keys - whole.shape[1]))
+        check_maps(rec, [layer], [more], rows=whole)
+    assert torch.equal(rec.real, whole)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["t5", "bart", "marian", "whisper"])
+def test_an_encoder_and_a_decoder(name, implementation):
+    model, given = build(SEEN[name], implementation), inputs(SEEN[name].kind)
+    start = given.pop("decoder_input_ids")
+    with mh.record(model) as rec:
+        ids = generate(model, given, decoder_input_ids=start, eos_token_id=None)
+    assert torch.equal(rec.ids[:, 1 - STEPS :], ids[:, -STEPS:-1])
+    maps = architectures.maps(model, **given, decoder_input_ids=rec.ids)
+    assert [layer.crosses for layer in rec.layers] == [False] * 3 + [True, False, True]
+    check_maps(rec, rec.layers, maps)
+    assert {len(layer.chunks) for layer in rec.layers} == {1, 2}
+
+
+def test_two_generations_are_two_texts():
+    for cache in (None, "static"):
+        model = build(SEEN["llama"])
+        one = inputs("decoder")["input_ids"]
+        two = one.flip(1)[:, :11]
+        with mh.record(model) as rec:
+            found = [
+                generate(model, {"input_ids": t}, cache_implementation=cache) for t in (one, two)
+            ]
+        assert len(rec.texts) == 2
+        for text, ids in zip(rec.texts, found, strict=True):
+            assert torch.equal(text.ids, ids[:, :-1])
+            maps = architectures.maps(model, input_ids=ids[:, :-1])
+            for layer, dense in zip(text.layers, maps, strict=True):
+                more = torch.nn.functional.pad(dense, (0, layer.keys - dense.shape[3]))
+                check_maps(text, [layer], [more])
+
+
+def test_two_generations_of_an_encoder_and_a_decoder_are_two_texts():
+    model, given = build(SEEN["bart"]), inputs("both")
+    del given["decoder_input_ids"]
+    with mh.record(model) as rec:
+        found = [
+            generate(model, {"input_ids": t})
+            for t in (given["input_ids"], given["input_ids"].flip(1))
+        ]
+    assert len(rec.texts) == 2
+    for text, ids in zip(rec.texts, found, strict=True):
+        assert torch.equal(text.ids, ids[:, :-1])
+
+
+def test_a_prefill_in_parts():
+    model, ids = build(SEEN["llama"]), inputs("decoder")["input_ids"]
+    with torch.no_grad(), mh.record(model) as rec:
+        cache = model(ids[:, :5]).past_key_values
+        cache = model(ids[:, 5:8], past_key_values=cache).past_key_values
+        model(ids[:, 8:], past_key_values=cache)
+    check_maps(rec, rec.layers, architectures.maps(model, input_ids=ids))
+    assert torch.equal(rec.ids, ids)
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_beams(name):
+    model, given = build(SEEN[name]), inputs(SEEN[name].kind)
+    given.pop("decoder_input_ids", None)
+    with torch.no_grad():
+        plain = generate(model, given, num_beams=3)
+        with mh.record(model) as rec:
+            found = generate(model, given, num_beams=3)
+    assert torch.equal(plain, found)
+    for layer in rec.layers:
+        assert layer.batch == 3 * BATCH or layer.name.startswith("model.encoder")
+        for batch in range(layer.batch):
+            rows = rec.weights(layer.index, 1, batch=batch)
+            torch.testing.assert_close(rows.sum(-1), torch.ones(layer.queries))
+            torch.testing.assert_close(layer["peak"][batch, 1], rows.amax(-1))
+
+
+def test_a_step_of_beams_is_over_the_keys_of_its_own_past():
+    """The cache is reordered between steps; each row must still be over the keys it saw."""
+    model, ids = build(SEEN["llama"]), inputs("decoder")["input_ids"]
+    order = torch.tensor([1, 1])
+    with torch.no_grad(), mh.record(model) as rec:
+        cache = model(ids[:, :11]).past_key_values
+        cache.reorder_cache(order)
+        model(ids[:, 11:12], past_key_values=cache)
+    before = architectures.maps(model, input_ids=ids[:, :11])
+    after = architectures.maps(model, input_ids=torch.cat([ids[order, :11], ids[:, 11:12]], 1))
+    for layer, one, two in zip(rec.layers, before, after, strict=True):
+        whole = torch.cat([torch.nn.functional.pad(one, (0, 1)), two[:, :, -1:]], 2)
+        check_maps(rec, [layer], [whole])

@@ -1,0 +1,144 @@
+"""What can be watched and what is refused: compilers, transforms, threads; nothing is left behind."""
+
+import threading
+
+import pytest
+import torch
+from architectures import SEEN, build, inputs
+from dense_maps import close
+from hand_written import TOKENS, WIDTH, Block, clean, stack, texts
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import multihead as mh
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    assert clean()
+    yield
+    assert clean()
+
+
+def test_a_compiled_model_runs_as_it_is_written():
+    model, x = stack(), texts()
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        before = compiled(x)
+        with mh.record(compiled) as rec:
+            during = compiled(x)
+        after = compiled(x)
+    close(during, before, 1e-5)
+    assert torch.equal(before, after)
+    assert [layer.name for layer in rec.layers] == ["0", "1"]
+    assert rec.model == "Sequential"
+
+
+def test_a_model_with_a_compiled_part():
+    model, x = stack(), texts()
+    model[1] = torch.compile(model[1], backend="eager")
+    model.append(Block())
+    model[2].compile(backend="eager")
+    with torch.no_grad():
+        before = model(x)
+        with mh.record(model) as rec:
+            close(model(x), before, 1e-5)
+    assert [layer.name for layer in rec.layers] == ["0", "1", "2"]
+
+
+def test_torch_func():
+    model, x = stack(), texts()
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    expected = torch.func.grad(loss)(parameters)
+    with mh.record(model) as rec:
+        found = torch.func.grad(loss)(parameters)
+    for name, value in expected.items():
+        close(found[name], value, 1e-4, name)
+    with mh.record(model) as plain:
+        model(x)
+    close(rec.weights(1, 1), plain.weights(1, 1), 1e-6)
+    close(rec[1]["entropy"], plain[1]["entropy"], 1e-5)
+    close(rec[1].output_norm(), plain[1].output_norm(), 1e-5)
+
+
+def test_vmap_is_refused():
+    model, x = stack(), texts()[:, None]
+    with pytest.raises(ValueError, match="torch.func.vmap cannot be recorded"), mh.record(model):
+        torch.func.vmap(model)(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("inside", [False, True])
+def test_torch_jit_is_refused(inside):
+    traced = torch.jit.trace(stack()[0], texts())
+    model = nn.Sequential(Block(), traced) if inside else traced
+    with pytest.raises(ValueError, match="torch.jit module"), mh.record(model):
+        model(texts())
+
+
+def test_what_is_no_module_is_refused():
+    with (
+        pytest.raises(ValueError, match="nn.Module, but a function came"),
+        mh.record(sdpa and texts),
+    ):
+        pass
+
+
+def test_another_thread_is_refused():
+    model, found = stack(), []
+
+    def run():
+        try:
+            model(texts())
+        except RuntimeError as error:
+            found.append(str(error))
+
+    with pytest.raises(ValueError, match="no attention call"), mh.record(model):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert "another thread" in found[0]
+
+
+def test_another_model_in_another_thread_is_left_alone():
+    one, two, x = stack(), build(SEEN["llama"]), inputs("decoder")
+    before, found = two(**x).logits, []
+    with mh.record(one) as rec:
+        one(texts())
+        thread = threading.Thread(target=lambda: found.append(two(**x).logits))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], before)
+    assert len(rec.layers) == 2
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_an_exception_passes_through(name):
+    model, given = build(SEEN[name]), inputs(SEEN[name].kind)
+    before = model(**given)[0]
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    hook = model.get_submodule("lm_head").register_forward_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError), mh.record(model):
+        model(**given)
+    hook.remove()
+    assert clean()
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    assert torch.equal(model(**given)[0], before)
+
+
+def test_a_model_that_failed_and_was_called_again():
+    model = stack()
+    with mh.record(model) as rec:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, TOKENS, WIDTH + 1))
+        model(texts())
+    assert [layer.name for layer in rec.layers] == ["0", "1"]
