@@ -28,8 +28,19 @@ from .observation import (
     top,
     weights,
 )
+from .patterns import Probe, probe, verify
 from .positions import alibi, rope
 from .presets import cost, preset
+from .recording import (
+    Recording,
+    ablate,
+    cut,
+    head_importance,
+    load,
+    record,
+    record_many,
+)
+from .sources import load_model
 
 __version__ = "0.1.0"
 
@@ -37,18 +48,25 @@ __all__ = [
     "Cache",
     "MultiHeadAttention",
     "Observation",
+    "Probe",
+    "Recording",
+    "ablate",
     "after_same_token",
     "alibi",
     "attend",
     "causal",
     "cost",
+    "cut",
     "dense",
     "documents",
     "expect",
     "explain_choice",
     "from_torch",
     "from_transformers",
+    "head_importance",
     "heatmap",
+    "load",
+    "load_model",
     "masks_from_torch",
     "mass",
     "merge",
@@ -58,12 +76,16 @@ __all__ = [
     "pooled_weights",
     "prefix",
     "preset",
+    "probe",
     "received",
+    "record",
+    "record_many",
     "rope",
     "same_token",
     "similarity",
     "to_torch",
     "top",
+    "verify",
     "weights",
     "window",
 ]

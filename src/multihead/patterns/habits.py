@@ -1,0 +1,100 @@
+"""What is not one mask: a head's favourite distance, its sinks, and how widely it looks.
+
+- *positional*: its strongest key stands at one and the same distance in at least 90 % of the rows
+  (Voita et al. 2019, arXiv:1905.09418).
+- *sink*: a key, the first or another, gets more than 0.3 of every row that may see it, on average
+  (Xiao et al. 2023, arXiv:2309.17453); *resting* where that key has little to say: its ‖v W_O‖ is
+  below a third of the median (Kobayashi et al. 2020, arXiv:2004.10102).
+- *broad*: entropy over the logarithm of the number of keys allowed; 1 is to look at all alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from ..recording import Layer, Recording
+
+STATS = ("entropy", "peak_key", "received_mean")
+ALWAYS, SINK, QUIET = 0.9, 0.3, 1 / 3
+FEW = 16  # rows: of fewer no habit can be told
+
+
+@dataclasses.dataclass(frozen=True)
+class Sink:
+    """A key that a head's rows leave their weight on."""
+
+    key: int
+    share: float  # of every row that may see it, on average
+    resting: bool | None  # whether it says little; None where the output projection is not known
+
+
+@dataclasses.dataclass(frozen=True)
+class Habit:
+    """What one head does at rest."""
+
+    layer: int
+    head: int
+    distance: int  # where its strongest key stands most often, key − query
+    always: float  # in what share of the rows
+    broad: float
+    sinks: tuple[Sink, ...]
+
+    @property
+    def positional(self) -> bool:
+        return self.always >= ALWAYS
+
+
+def habits(rec: Recording, batch: int = 0) -> list[Habit]:
+    """The habits of every self-attention head of a recording that has the statistics needed."""
+    missing = [key for key in STATS if key not in rec.layers[0].kinds] if rec.layers else []
+    if missing:
+        raise ValueError(
+            f"habits need {', '.join(STATS)}, but {missing[0]} was not recorded; record with "
+            "stats=(*mh.recording.DEFAULT, 'peak_key', 'received_mean')."
+        )
+    return [
+        _habit(layer, head, batch)
+        for layer in rec.layers
+        if not layer.crosses
+        for head in range(layer.heads)
+    ]
+
+
+def _habit(layer: Layer, head: int, batch: int) -> Habit:
+    keys = layer["peak_key"][batch, head]
+    place = torch.arange(len(keys)) + (layer.chunks[0].offset or 0)
+    # Rows that may see hardly anything have no choice.
+    free = (keys >= 0) & (place >= min(8, len(keys) // 2))
+    apart = (keys - place)[free]
+    distance, always = 0, 0.0
+    if len(apart) >= FEW:
+        values, counts = apart.unique(return_counts=True)
+        distance, always = int(values[counts.argmax()]), float(counts.max()) / len(apart)
+    return Habit(
+        layer.index, head, distance, always, _broad(layer, head, batch),
+        _sinks(layer, head, batch),
+    )  # fmt: skip
+
+
+def _broad(layer: Layer, head: int, batch: int) -> float:
+    entropy = layer["entropy"][batch, head]
+    count = layer.allowed(batch, head).sum(-1)
+    free = count > 1
+    return float((entropy[free] / count[free].log()).mean()) if free.any() else 0.0
+
+
+def _sinks(layer: Layer, head: int, batch: int) -> tuple[Sink, ...]:
+    share: Tensor = layer["received_mean"][batch, head]
+    norms = layer.output_norm()
+    own = None if norms is None else norms[batch, head]
+    late = len(share) // 4  # a key that only the last rows see is no sink
+    found = []
+    if len(share) < FEW:
+        return ()
+    for key in (share[: len(share) - late] > SINK).nonzero()[:, 0].tolist():
+        resting = None if own is None else bool(own[key] < QUIET * own.median())
+        found.append(Sink(key, float(share[key]), resting))
+    return tuple(sorted(found, key=lambda sink: -sink.share))

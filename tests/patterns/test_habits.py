@@ -1,0 +1,93 @@
+"""Habits: a favourite distance, sinks and whether they rest, and breadth; and copying."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from puppets import VOCAB, Puppet
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import multihead as mh
+from multihead.patterns import copying, habits
+from multihead.recording import DEFAULT
+
+STATS = (*DEFAULT, "peak_key", "received_mean")
+
+
+@pytest.fixture(scope="module")
+def seen():
+    model = Puppet(("previous", "even", "far"), ("first", "self", "random"))
+    with torch.no_grad(), mh.record(model, stats=STATS) as rec:
+        model(torch.randint(0, VOCAB, (1, 80)))
+    return {(h.layer, h.head): h for h in habits(rec)}
+
+
+def test_a_favourite_distance(seen):
+    assert (seen[0, 0].distance, seen[0, 0].positional) == (-1, True)
+    assert (seen[1, 1].distance, seen[1, 1].positional) == (0, True)
+    assert seen[0, 2].distance == -23
+    assert seen[0, 2].always == pytest.approx(57 / 72)  # before row 23 there is no such key
+    assert not seen[1, 2].positional
+
+
+def test_breadth(seen):
+    assert seen[0, 1].broad == pytest.approx(1, abs=1e-5)
+    assert seen[1, 0].broad < 0.2
+
+
+def test_a_sink(seen):
+    assert [sink.key for sink in seen[1, 0].sinks] == [0]
+    assert seen[1, 0].sinks[0].share > 0.9
+    assert seen[0, 1].sinks == ()
+
+
+@pytest.mark.parametrize("loud", [False, True])
+def test_a_sink_rests_where_it_has_little_to_say(loud):
+    class OneHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(8, 8, bias=False)
+
+        def forward(self, x):
+            n = x.shape[1]
+            look = torch.full((n, n), -torch.inf)
+            look = look.masked_fill(torch.ones(n, n).tril().bool(), 0.0)
+            look[:, 0] = 9.0
+            value = x[:, None].clone()
+            value[:, :, 0] *= 3.0 if loud else 0.01
+            q = torch.zeros(1, 1, n, 8)
+            return self.out(F.scaled_dot_product_attention(q, q, value, attn_mask=look)[:, 0])
+
+    model = OneHead()
+    with torch.no_grad(), mh.record(model, stats=STATS) as rec:
+        model(torch.randn(1, 40, 8))
+    assert habits(rec)[0].sinks[0].resting is not loud
+
+
+def test_what_was_not_recorded_is_told():
+    model = Puppet(("even",))
+    with torch.no_grad(), mh.record(model) as rec:
+        model(torch.randint(0, VOCAB, (1, 9)))
+    with pytest.raises(ValueError, match="peak_key was not recorded"):
+        habits(rec)
+
+
+def test_copying_of_a_head_made_to_copy():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    attn = model.model.layers[0].self_attn
+    with torch.no_grad():
+        eye = torch.eye(16)
+        attn.v_proj.weight.copy_(eye)
+        attn.o_proj.weight.copy_(torch.cat([eye[:, :8], -eye[:, 8:]], dim=1))
+    found = {row["head"]: row["copying"] for row in copying(model)}
+    assert found[0] > 0.99  # it writes what it reads
+    assert found[1] < -0.99  # and this one takes it back
+
+
+def test_models_without_such_weights_have_no_copying():
+    assert copying(nn.Linear(2, 2)) == []
