@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 
-.PHONY: help setup test lint types pytest format bench
+.PHONY: help setup test lint types pytest format bench look report
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -35,6 +35,12 @@ format: $(READY) ## rewrite the code as ruff likes it
 
 bench: $(READY) ## time attend against its peers; ARGS go to the script
 	@$(BIN)/python benchmarks/attend.py $(ARGS)
+
+look: $(READY) ## record a small model, name its heads, print what was found (minutes)
+	@$(BIN)/multihead report $(ARGS)
+
+report: $(READY) ## the same with your words: ARGS='"A text" -o folder'; --help lists all
+	@$(BIN)/multihead report $(ARGS)
 
 # The stamp goes first and comes back last, and without it we start from an empty .venv:
 # an install that was cut short can leave packages that look whole and are not.

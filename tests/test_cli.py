@@ -38,15 +38,15 @@ def test_help_names_every_command(arguments):
     assert result.exit_code == 0
     assert "Usage: multihead" in result.stdout
     assert "explain" in result.stdout
+    assert "report" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_help_of_explain_names_its_options():
     result = call("explain", "--help")
     assert result.exit_code == 0
-    for option in ("TEXT", "--heads", "--dims", "--seed", "--no-mask", "--no-costs"):
+    for option in ("TEXT", "--heads", "--dims", "--seed", "--no-mask", "--no-costs", "--model"):
         assert option in result.stdout
-    assert "--model" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -81,6 +81,21 @@ def test_explain_takes_a_sentence_quoted_or_not():
         (["explain", "a", "--heads", "four"], "--heads"),
         (["explain", "a", "--wat"], "--wat"),
         (["explain"], "TEXT"),
+        (["explain", "a", "--layer", "3"], "--layer and --head choose in a real model"),
+        (
+            ["explain", "a", "--model", "smollm2", "--heads", "2"],
+            "--heads shapes a layer of random",
+        ),
+        (["explain", "a", "--model", "no such model!"], "is not a name known here"),
+        (["report", ""], "the text is empty"),
+        (["report", "a", "--file", "b"], "a text and --file both came"),
+        (["report", "--file", "/no/such/file"], "No such file or directory"),
+        (["report", "--file", "/"], "Is a directory"),
+        (["report", "--tokens", "7"], "--tokens must be 8 or more, and 7 came"),
+        (["report", "--tokens", "many"], "--tokens"),
+        (["report", "--json", "--csv"], "--json and --csv both came"),
+        (["report", "--model", "no such model!"], "is not a name known here"),
+        (["report", "-o", "/dev/null"], "must be a folder that can be written"),
         (["explan", "a"], "explain"),
         (["nothing"], "nothing"),
     ],
@@ -92,7 +107,7 @@ def test_bad_input_is_a_message_and_exit_code_2(arguments, said):
     assert isinstance(result.exception, SystemExit)
     assert said in result.stderr
     assert result.stdout == ""
-    assert len(result.stderr) < 400
+    assert len(result.stderr) < 500
 
 
 @pytest.mark.parametrize("arguments", [["explain", ""], ["explain", "a", "--heads", "3"], ["nope"]])

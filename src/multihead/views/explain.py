@@ -35,7 +35,7 @@ def explain(walk: Walk, console: Console, *, costs: bool = True) -> None:
         show_costs(console, walk.heads, walk.dims)
 
 
-def opening(sheet: Sheet) -> None:
+def opening(sheet: Sheet[Walk]) -> None:
     walk, masked = sheet.walk, sheet.walk.layer.mask is not None
     console = sheet.console
     title = Text(" ".join(walk.words[:40]) + (" …" if len(walk.words) > 40 else ""), "bold")
@@ -58,7 +58,7 @@ def opening(sheet: Sheet) -> None:
     sheet.say(f"{follow} {some(sheet.shown, len(walk.words), 'words')}".rstrip())
 
 
-def project_in(sheet: Sheet) -> None:
+def project_in(sheet: Sheet[Walk]) -> None:
     walk = sheet.walk
     sheet.step(
         f"x {shape(walk.x)} → q, k, v {shape(walk.x)}",
@@ -87,7 +87,7 @@ def project_in(sheet: Sheet) -> None:
         )  # fmt: skip
 
 
-def split(sheet: Sheet) -> None:
+def split(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     sheet.step(
         f"{shape(walk.x)} → {shape(walk.query)}",
@@ -105,7 +105,7 @@ def split(sheet: Sheet) -> None:
     sheet.say(some(MOST_HEADS, walk.heads, "heads"), "dim")
 
 
-def score(sheet: Sheet) -> None:
+def score(sheet: Sheet[Walk]) -> None:
     walk = sheet.walk
     sheet.step(
         f"{shape(walk.query)} · {shape(walk.key.mT)} → {shape(walk.dots)}",
@@ -116,7 +116,7 @@ def score(sheet: Sheet) -> None:
     sheet.row("q · k", [number(v) for v in walk.dots[0, sheet.follow].tolist()])
 
 
-def scale(sheet: Sheet) -> None:
+def scale(sheet: Sheet[Walk]) -> None:
     walk, root = sheet.walk, sheet.walk.head_dim**0.5
     before, after = (t.square().mean().sqrt().item() for t in (walk.dots, walk.steps.scaled))
     sheet.step(
@@ -129,7 +129,7 @@ def scale(sheet: Sheet) -> None:
     sheet.row("÷ √head_dim", [number(v) for v in walk.steps.scaled[0, sheet.follow].tolist()])
 
 
-def mask(sheet: Sheet) -> None:
+def mask(sheet: Sheet[Walk]) -> None:
     walk = sheet.walk
     masked = walk.layer.mask is not None
     sheet.step(
@@ -145,7 +145,7 @@ def mask(sheet: Sheet) -> None:
     )
 
 
-def softmax(sheet: Sheet) -> None:
+def softmax(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     weights = walk.steps.weights
     above = (
@@ -175,7 +175,7 @@ def softmax(sheet: Sheet) -> None:
     sheet.say(f"Random weights, so these patterns mean nothing. {cut}".strip(), "dim")
 
 
-def weigh(sheet: Sheet) -> None:
+def weigh(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     sheet.step(
         f"{shape(walk.steps.weights)} · {shape(walk.value)} → {shape(walk.steps.out)}",
@@ -199,7 +199,7 @@ def weigh(sheet: Sheet) -> None:
     sheet.lines([*lines, total])
 
 
-def concatenate(sheet: Sheet) -> None:
+def concatenate(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     sheet.step(
         f"{shape(walk.steps.out)} → {shape(walk.merged)}",
@@ -211,7 +211,7 @@ def concatenate(sheet: Sheet) -> None:
     sheet.lines([Text(fit(f"head {h}", 8) + vector(head)) for h, head in enumerate(heads)])
 
 
-def project_out(sheet: Sheet) -> None:
+def project_out(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     gap = (walk.layer(walk.x) - walk.y).abs().max().item()
     sheet.step(
@@ -229,7 +229,7 @@ def project_out(sheet: Sheet) -> None:
     sheet.say(f"The layer in one call, attn(x), gives the same: largest difference {gap:.0e}.")
 
 
-STEPS: tuple[tuple[str, Callable[[Sheet], None]], ...] = (
+STEPS: tuple[tuple[str, Callable[[Sheet[Walk]], None]], ...] = (
     ("project", project_in),
     ("split into heads", split),
     ("score", score),
@@ -250,7 +250,7 @@ RUNGS = {
 }
 
 
-def ladder(sheet: Sheet) -> None:
+def ladder(sheet: Sheet[Walk]) -> None:
     sheet.rule("the ladder", "src/multihead/ladder/")
     sheet.say("The same steps on six rungs, each a page to read, all proven equal:")
     rungs = enumerate(RUNGS.items(), start=1)

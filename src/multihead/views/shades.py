@@ -54,7 +54,7 @@ def maps(
     gap = next((g for g in (3, 2, 1) if label + heads * (each + g) <= width), 3)
     fits = max(1, (width - label) // (each + gap))
     fits = -(-heads // -(-heads // fits))
-    letters = "".join(fit(word[0], 2) for word in words)
+    letters = "".join(fit(word.lstrip("·")[:1] or "·", 2) for word in words)  # · is a space
     lines: list[Text] = []
     for first in range(0, heads, fits):
         some = range(first, min(first + fits, heads))

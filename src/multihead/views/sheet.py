@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
 from .lines import fit, say, show
-from .walk import Walk
 
 LABEL, COLUMN = 11, 8  # cells of the label before a row of numbers, and of each number
 FEW = 4  # numbers shown of a longer vector
 
 
-class Sheet:
+class HasWords(Protocol):
+    @property
+    def words(self) -> list[str]: ...
+
+
+W = TypeVar("W", bound=HasWords)
+
+
+class Sheet(Generic[W]):
     """The walk, where to print it, and which word it follows."""
 
-    def __init__(self, walk: Walk, console: Console) -> None:
+    def __init__(self, walk: W, console: Console) -> None:
         self.walk, self.console = walk, console
         self.number, self.name = 0, ""
         # As many words as a row of numbers holds, and one of them in the middle: it has something
@@ -42,9 +50,13 @@ class Sheet:
 
     def step(self, shapes: str, words: str, rungs: str) -> None:
         """The head of a step: its name, its shapes, a sentence or two, and where to read it."""
+        self.step_of(shapes, words)
+        self.say(f"ladder: {rungs}", "dim")
+
+    def step_of(self, shapes: str, words: str) -> None:
+        """The same without a rung."""
         self.rule(f"{self.number} {self.name}", shapes)
         self.say(words)
-        self.say(f"ladder: {rungs}", "dim")
 
     def say(self, words: str, style: str = "") -> None:
         if words:

@@ -8,11 +8,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from .explain import add_explain
+from .report import add_report
+
 if TYPE_CHECKING:
     import typer
 
 # What a stream that cannot print a character prints in its place, one for one.
-PLAIN = dict(zip("█▓▒░·×→─√÷ᵀ…²", "@#+-.x>-v/T~2", strict=True))
+PLAIN = dict(zip("█▓▒░·×→←─√÷ᵀ…²±−‖⏎⇥␍∅", "@#+-.x><-v/T~2~-|/>/0", strict=True))
 
 
 def main() -> None:
@@ -67,7 +70,7 @@ def build() -> "typer.Typer":
     app = typer.Typer(
         name="multihead",
         help="Multi-head attention you can read, run and look into.",
-        epilog='Try: multihead explain "The cat that I saw yesterday ran away"',
+        epilog='Try: multihead report, or multihead explain "The cat that I saw ran away"',
         add_completion=False,
         rich_markup_mode=None,  # plain help reads the same in every terminal
         pretty_exceptions_enable=False,
@@ -100,49 +103,8 @@ def add_version(app: "typer.Typer") -> None:
             typer.echo(context.get_help())
 
 
-def add_explain(app: "typer.Typer") -> None:
-    import typer
-
-    @app.command()
-    def explain(
-        text: Annotated[
-            list[str], typer.Argument(metavar="TEXT", help="A sentence. Words end at spaces.")
-        ],
-        heads: Annotated[
-            int, typer.Option(metavar="N", help="How many heads; they must divide dims.")
-        ] = 4,
-        dims: Annotated[int, typer.Option(metavar="N", help="Numbers a word, d_model.")] = 16,
-        seed: Annotated[int, typer.Option(metavar="N", help="Draws the random weights.")] = 0,
-        no_mask: Annotated[
-            bool, typer.Option("--no-mask", help="Let words look ahead, too.")
-        ] = False,
-        no_costs: Annotated[
-            bool, typer.Option("--no-costs", help="Leave out the table of costs.")
-        ] = False,
-    ) -> None:
-        """Walk a sentence through attention, step by step.
-
-        It shows the shapes and numbers of each step, the map of each head, and what one wide
-        head, narrow heads and full-width heads cost. The weights are random: they show how
-        attention works, and where a head looks means nothing.
-        """
-        from rich.console import Console
-
-        from .views.explain import explain
-        from .views.walk import walk
-
-        try:
-            seen = walk(" ".join(text), heads=heads, dims=dims, seed=seed, masked=not no_mask)
-        except ValueError as error:
-            typer.echo(f"multihead explain: {error}", err=True)
-            raise typer.Exit(2) from None
-        console = Console(highlight=False, markup=False, emoji=False)
-        console.width = min(console.width, 80)  # a page for reading, on any screen
-        explain(seen, console, costs=not no_costs)
-
-
 # A new command is one more line here.
-COMMANDS = (add_version, add_explain)
+COMMANDS = (add_version, add_report, add_explain)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
