@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..attention.plan import Run, Size, plan, stack
+from ..attention.plan import Piece, Run, Size, plan, stack
 from ..attention.problem import Problem, exact
 from ..attention.stream import added, indices
 from ..attention.tile import Scratch, lent, scores
@@ -118,7 +118,7 @@ def sweep(view: View, gatherers: Iterable[Gatherer]) -> None:
 
 
 def tiles(view: View) -> Iterator[Tile]:
-    """The tiles of the view that are not EMPTY, by keys; each is gone with the next.
+    """The tiles of the view that are not EMPTY, each gone with the next; rows meet keys in order.
 
     Rows that lie far apart see different keys: the fewer are looked at, the finer the strips in
     which the mask is asked, and `stack` makes tall tiles of them again.
@@ -141,8 +141,11 @@ def tiles(view: View) -> Iterator[Tile]:
             lse = view.lse[batch].masked_fill(view.lse[batch] == -torch.inf, -NEVER)
             broken = bool(lse.isnan().any())
             keys = part.key.to(dtype)
-            for rows, run in stack(strips, height):
-                query = part.query[:, :, rows].to(dtype)
+            pieces = [Piece(strip.queries, run) for strip in strips for run in strip.runs]
+            query, here = part.query, None
+            for rows, run in stack(strips, height) if grain < height else pieces:
+                if rows != here:  # laid out once for all its tiles, so that grouped heads are rows
+                    here, query = rows, part.query[:, :, rows].to(dtype).contiguous()
                 tile = _look(view, batch, rows, run, query, keys, lse[:, :, rows], part, scratch)
                 if broken and tile.allowed is not None:  # a NaN stays among the keys of its row
                     tile.weights.masked_fill_(~tile.allowed, 0.0)

@@ -19,7 +19,7 @@ from ..masks import prefix
 from ..observation import asked_statistics, mass
 from ..observation.statistics import Stats
 from .corpus import Corpus, gather_texts
-from .growing import Growing
+from .growing import Growing, give_back_holes
 from .inputs import Inputs
 from .layer import Layer
 from .recorder import Recorder
@@ -94,6 +94,9 @@ def record_many(
     return gather_texts(map(look, batches), examples, progress)
 
 
+_TIDY = 64 * 2**20  # bytes
+
+
 class _Run:
     """One recording at work: it begins new texts, spills layers to disk, and lays all together."""
 
@@ -103,6 +106,7 @@ class _Run:
         name = type(getattr(model, "_orig_mod", model)).__name__
         self.recording = self._text = Recording([], model=name)
         self.recorder = Recorder(stats, keep_qk, self._new_text, self._kept)
+        self._since = 0  # bytes kept since memory was tidied up
         self._folder: tempfile.TemporaryDirectory | None = None
         self._settled = 0  # bytes of the texts that are done
 
@@ -113,6 +117,13 @@ class _Run:
         self.recording.texts.append(self._text)
 
     def _kept(self, layer: Growing) -> None:
+        self._since += layer.bytes
+        if self._since >= _TIDY:
+            self._since = 0
+            give_back_holes()
+        self._spill(layer)
+
+    def _spill(self, layer: Growing) -> None:
         held = self.recorder.layers.values()
         if self._settled + sum(one.bytes for one in held) <= self.max_bytes:
             return

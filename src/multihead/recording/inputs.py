@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .call import forbids
 from .names import in_backward
 
-_AT_ONCE = 256  # rows of logits at a time
+_AT_ONCE = 64  # rows of logits at a time
 
 
 class Inputs:
@@ -87,7 +87,7 @@ class Inputs:
         first = ids.shape[1] - rows
         if rows > 1:
             loss[:, first + 1 :] = _nats(logits[:, :-1], ids[:, first + 1 :])
-        self._last = logits[:, -1:].detach()
+        self._last = logits[:, -1:].detach().clone()  # a view would keep them all
         return loss
 
     def text(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -106,15 +106,17 @@ class Inputs:
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
-    parts = []
-    for rows in torch.arange(targets.shape[1]).split(_AT_ONCE):
-        some = logits[:, rows].float()
-        parts.append(
-            torch.nn.functional.cross_entropy(
-                some.flatten(0, 1), targets[:, rows].flatten().long(), reduction="none"
-            ).view(len(some), -1)
-        )
-    return torch.cat(parts, dim=1).cpu()
+    """−ln softmax at the targets, (batch, row), a few rows at a time through one buffer."""
+    found = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
+    buffer = found.new_empty(len(logits), min(_AT_ONCE, targets.shape[1]), logits.shape[2])
+    for first in range(0, targets.shape[1], _AT_ONCE):
+        some = logits[:, first : first + _AT_ONCE]
+        rows = slice(first, first + some.shape[1])
+        top = some.amax(-1, keepdim=True).float()
+        powers = torch.sub(some, top, out=buffer[:, : some.shape[1]]).exp_()
+        own = some.gather(-1, targets[:, rows, None].long()).float()
+        found[:, rows] = (powers.sum(-1).log_() + (top - own)[..., 0]).to(found.dtype)
+    return found.cpu()
 
 
 def _named(module: nn.Module, args: tuple, kwargs: dict) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...attention.merge import awake
 from ...attention.problem import Problem, exact
 from ...attention.stream import added
-from ...masks import Mask
+from ...masks import EMPTY, Mask
 from ...masks.by_place import offset
 from ..sweep import Tile
 from ..view import View
@@ -34,10 +34,10 @@ class Mass(Expectation):
     def needs(self) -> Mask:
         return self.mask
 
-    def begin(self, view: View) -> RowSum:
+    def begin(self, view: View) -> _Mass:
         batch, heads = view.problem.query.shape[:2]
         self.mask.check(batch, heads, view.total, view.problem.key.shape[2])
-        return super().begin(view)
+        return _Mass(self, view)
 
     def at_once(self, view: View) -> Tensor | None:
         return _diagonal(view, self.mask.distance) if isinstance(self.mask, offset) else None
@@ -54,6 +54,29 @@ class Mass(Expectation):
         keys = view.queries.new_tensor(range(matrix.weights.shape[-1]))
         inside = self.mask.allows(view.queries, keys, view.problem.offset)
         return (matrix.weights * inside).sum(-1)
+
+
+class _Mass(RowSum):
+    """The sum inside a mask, which passes over the tiles that the mask does not touch."""
+
+    _rows, _width, _touched = slice(0), 0, [False]
+
+    def add(self, tile: Tile) -> None:
+        if tile.rows != self._rows:  # all tiles of these rows at once
+            self._rows, self._width = tile.rows, tile.keys.stop - tile.keys.start
+            self._touched = self._touches(tile)
+        place, inside = divmod(tile.keys.start, self._width)
+        if inside or tile.keys.stop > (place + 1) * self._width or self._touched[place]:
+            super().add(tile)
+
+    def _touches(self, tile: Tile) -> list[bool]:
+        total, offset = self.view.problem.key.shape[2], self.view.problem.offset
+        offset = offset.cpu() if isinstance(offset, Tensor) else offset
+        queries = torch.stack([tile.queries[0], tile.queries[-1] + 1]).cpu()
+        edges = torch.tensor([*range(0, total, self._width), total])
+        assert isinstance(self.statistic, Mass)
+        kinds = self.statistic.mask.blocks(queries, edges, offset)
+        return (kinds != EMPTY).any(0)[0].expand(len(edges) - 1).tolist()
 
 
 _AT_ONCE = 128  # rows: their masks and biases are squares of which the diagonal is taken
