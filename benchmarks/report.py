@@ -89,6 +89,34 @@ def observe_bar(body: dict) -> str:
     return f"{', '.join(parts)}, and {memory:.0f} MB beyond the results at the latter"
 
 
+def record(body: dict) -> str:
+    """The tables of `record`: time, and memory beyond the plain forward."""
+    times = [
+        (
+            f"{row['tokens']:,}", _ms(row["plain"]), _ms(row["record"]),
+            _bold(row["record"] / row["plain"]),
+            f"{row['eager'] / row['plain']:.2f}" if "eager" in row else "–",
+        )
+        for row in body["times"]
+    ]  # fmt: skip
+    memory = [
+        (row["kind"], f"{row['tokens']:,}", f"{row['more'] / 1e6:.0f}") for row in body["memory"]
+    ]
+    return "\n\n".join(
+        [
+            _machine(body),
+            _table("tokens | SDPA forward | recorded | ratio | eager, output_attentions", times),
+            _table("memory | tokens | MB more than the plain forward", memory),
+        ]
+    )
+
+
+def record_bar(body: dict) -> str:
+    ratios = ", ".join(f"{r['record'] / r['plain']:.2f} ({r['tokens']:,})" for r in body["times"])
+    most = max((r for r in body["memory"] if r["kind"] == "record"), key=lambda r: r["tokens"])
+    return f"{ratios}; {most['more'] / 1e6:.0f} MB"
+
+
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
     rows = [
@@ -130,6 +158,8 @@ TABLES = {
     "observe_eighth": ("observe", lambda body: observe_ratios(body, "eighth")),
     "observe_memory": ("observe", observe_memory),
     "observe_bar": ("observe", observe_bar),
+    "record": ("record", record),
+    "record_bar": ("record", record_bar),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),
