@@ -143,10 +143,25 @@ class _Run:
             self._settled += growing.bytes
         self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
         self._text.ids, self._text.real, self._text.loss = self.inputs.text()
+        if any(_looks_ahead(layer) for layer in self._text.layers):
+            self._text.loss = None  # a model that sees the next token does not foretell it
         self._text.words = decode(self.tokenizer, self._text.ids)
 
     def finish(self) -> None:
         self._finish_text()
+
+
+def _looks_ahead(layer: Layer) -> bool:
+    """Whether a row may see keys behind its own, in the last layer of a text of its own."""
+    if layer.crosses or layer.queries != layer.keys or layer.queries < 2:
+        return False
+    mask, offset = (layer.asked(0)[name] for name in ("mask", "offset"))
+    if mask is None:
+        return layer.chunks[0].rows > 1 and layer.tensors.get("0.bias") is None
+    if not isinstance(offset, int):
+        return False
+    ahead = mask.allows(torch.arange(1), torch.arange(layer.chunks[0].keys), offset)
+    return bool(ahead[..., max(0, offset + 1) :].any())
 
 
 def _check_seen(watch: Watch, model: nn.Module) -> None:

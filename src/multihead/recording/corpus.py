@@ -50,6 +50,10 @@ class Corpus:
 
     def examples(self, layer: int, head: int) -> list[Example]:
         """The strongest links of a head to a key that is neither the first nor its own."""
+        if (layer, head) not in self.strongest:
+            raise ValueError(
+                f"there is no layer {layer!r} with a head {head!r}; see corpus.heads() for all."
+            )
         return self.strongest[layer, head]
 
     def __repr__(self) -> str:

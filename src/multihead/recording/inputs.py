@@ -49,6 +49,11 @@ class Inputs:
             return
         self._note_padding(given.get("attention_mask"), ids)
         logits = _logits(output)
+        if logits is not None and logits.shape[1] > ids.shape[1]:
+            logits = None
+        config = getattr(module, "config", None)
+        if getattr(config, "is_encoder_decoder", False) and given.get("decoder_input_ids") is None:
+            logits = None  # they speak of the decoder's tokens, which are not told
         self.losses.append(self._loss(ids.detach(), logits, given.get("labels")))
         self.ids.append(ids.detach().cpu())
 

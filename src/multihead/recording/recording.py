@@ -52,6 +52,10 @@ class Recording:
         for layer in self.layers:
             if which in (layer.index, layer.name):
                 return layer
+        if not self.layers:
+            raise ValueError(
+                "nothing is recorded yet: look after the with statement has ended, and ended well."
+            )
         some = ", ".join(f"{one.index} {one.name}" for one in self.layers[:4])
         raise ValueError(
             f"there is no layer {which!r}; choose one of {len(self.layers)}, by number or name.\n"
