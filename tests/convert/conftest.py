@@ -1,13 +1,5 @@
 """Settings that the tests of converters share."""
 
-import pytest
-import torch
+from one_thread import one_thread
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """On tensors this small, threads only wait for one another: a hundred times longer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

@@ -3,17 +3,11 @@
 import pytest
 import torch
 from architectures import SEEN, build, inputs
+from one_thread import one_thread
 
 import multihead as mh
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """On tensors this small, threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,9 @@ def telling() -> Iterator[Tell]:
     if sys.stderr is None:  # as under pythonw
         yield lambda message, share: None
     elif sys.stderr.isatty():
-        with _bar() as tell:
+        from ..sources.progress import bar
+
+        with bar() as tell:
             yield tell
     else:
         yield _Lines()
@@ -30,19 +32,3 @@ class _Lines:
         if step != self.said:
             print(f"multihead: {step} …", file=sys.stderr, flush=True)
         self.said = step
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Tell]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    parts = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(message: str, share: float | None) -> None:
-            total = None if share is None else 1.0  # no total: the bar swings to and fro
-            bar.update(task, description=message, total=total, completed=share or 0.0)
-
-        yield tell

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from ..attention import answer, choose
-from ..attention.problem import Problem, autocasts, pose
+from ..attention.problem import Problem, pose, without_autocast
 from ..observation import gather
 from ..observation.statistics import Statistic
 from ..observation.statistics.heatmap import Heat
@@ -107,10 +107,9 @@ def _alone(tensor: Tensor) -> Tensor:
 @contextlib.contextmanager
 def _exactly(tensor: Tensor) -> Iterator[None]:
     """No gradients or transforms, and float32 where it says so: autocast is the model's affair."""
-    kind, nothing = tensor.device.type, contextlib.nullcontext()
-    plainly = torch.autocast(kind, enabled=False) if autocasts(kind) else nothing
     transforms = torch._C._are_functorch_transforms_active()
-    with torch.no_grad(), plainly, torch._C._DisableFuncTorch() if transforms else nothing:
+    outside = torch._C._DisableFuncTorch() if transforms else contextlib.nullcontext()
+    with torch.no_grad(), without_autocast(tensor.device.type), outside:
         yield
 
 

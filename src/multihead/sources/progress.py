@@ -17,7 +17,7 @@ def shown(progress: Report | None) -> Iterator[Report]:
     elif sys.stderr is None:  # as under pythonw
         yield lambda message, fraction: None
     elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar() as report:
+        with bar() as report:
             yield report
     else:
         yield _Line()
@@ -36,15 +36,18 @@ class _Line:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Report]:
+def bar() -> Iterator[Report]:
+    """A bar on stderr, gone when it is done."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+    words = TextColumn("{task.description}", markup=False)
+    parts = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task("", total=None)
 
         def report(message: str, fraction: float | None) -> None:
             total = None if fraction is None else 1.0  # no total: the bar swings to and fro
-            bar.update(task, description=message, total=total, completed=fraction or 0.0)
+            drawn.update(task, description=message, total=total, completed=fraction or 0.0)
 
         yield report

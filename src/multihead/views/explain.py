@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .costs import show_costs
-from .lines import fit, show
+from .lines import fit
 from .shades import legend, maps, picture
 from .sheet import LABEL, Sheet, many, number, percent, shape, some, vector
 from .walk import Walk
@@ -38,12 +38,7 @@ def explain(walk: Walk, console: Console, *, costs: bool = True) -> None:
 def opening(sheet: Sheet[Walk]) -> None:
     walk, masked = sheet.walk, sheet.walk.layer.mask is not None
     console = sheet.console
-    title = Text(" ".join(walk.words[:40]) + (" …" if len(walk.words) > 40 else ""), "bold")
-    console.print()
-    if console.width < WIDTH:
-        sheet.say(f"This page wants {WIDTH} columns and has {console.width}: wide lines are cut.")
-        console.print()
-    show(console, title.wrap(console, console.width - 4))
+    sheet.title(WIDTH)
     parts = [many(len(walk.words), "word"), many(walk.dims, "number") + " a word"]
     parts += [f"{many(walk.heads, 'head')} of {walk.head_dim}", "causal" if masked else "no mask"]
     sheet.say(" · ".join([*parts, f"seed {walk.seed}"]), "dim")

@@ -10,7 +10,7 @@ from rich.text import Text
 from .explain import MOST, WIDTH
 from .findings import label
 from .followed import Followed, follow
-from .lines import fit, show
+from .lines import fit
 from .shades import legend, maps
 from .sheet import LABEL, Sheet, many, number, percent, shape, some
 
@@ -32,12 +32,7 @@ def explain_head(walk: Followed, console: Console) -> None:
 
 def opening(sheet: Sheet[Followed]) -> None:
     walk, console, layer = sheet.walk, sheet.console, sheet.walk.layer
-    title = Text(" ".join(walk.words[:40]) + (" …" if len(walk.words) > 40 else ""), "bold")
-    console.print()
-    if console.width < WIDTH:
-        sheet.say(f"This page wants {WIDTH} columns and has {console.width}: wide lines are cut.")
-        console.print()
-    show(console, title.wrap(console, console.width - 4))
+    sheet.title(WIDTH)
     sheet.say(walk.about, "dim")
     parts = [many(len(walk.words), "token"), f"layer {layer.index}, head {walk.head}"]
     parts.append(f"{many(layer.heads, 'head')} of {walk.dim}")

@@ -38,6 +38,18 @@ class Sheet(Generic[W]):
     def word(self) -> str:
         return fit(self.walk.words[self.follow], 20).rstrip()
 
+    def title(self, width: int) -> None:
+        """The words themselves, and a warning where the page is narrower than it wants to be."""
+        words, console = self.walk.words, self.console
+        title = Text(" ".join(words[:40]) + (" …" if len(words) > 40 else ""), "bold")
+        console.print()
+        if console.width < width:
+            self.say(
+                f"This page wants {width} columns and has {console.width}: wide lines are cut."
+            )
+            console.print()
+        show(console, title.wrap(console, console.width - 4))
+
     def rule(self, title: str, shapes: str) -> None:
         """A line across the page: what comes on the left, its shapes on the right."""
         line = Text("── ", "dim").append(title, "bold").append(" ")

@@ -1,0 +1,186 @@
+"""Folders and ids: safetensors alone, and a reason for what is refused."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from huggingface_hub import errors
+from safetensors.torch import load_file, save_file
+from tiny_wheel import cut, logits, scribble
+from tokenizers import Tokenizer, models
+
+from multihead.sources import about, load_model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A random model and a tokenizer, as save_pretrained writes them."""
+    folder = tmp_path_factory.mktemp("saved")
+    config = transformers.LlamaConfig(
+        vocab_size=41, hidden_size=24, intermediate_size=20, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(41)}, unk_token="w0"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    return folder
+
+
+def copy(saved: Path, to: Path, *but: str) -> Path:
+    to.mkdir()
+    for path in saved.iterdir():
+        if path.name not in but:
+            (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_a_folder(saved, capfd):
+    model, tokenizer = load_model(saved)
+    expected = transformers.LlamaForCausalLM.from_pretrained(saved)
+    capfd.readouterr()
+    assert torch.equal(logits(model), logits(expected.eval()))
+    assert not model.training
+    assert tokenizer("w7")["input_ids"] == [7]
+    assert about(model) == str(saved)
+    half, _ = load_model(str(saved), dtype=torch.bfloat16, attn_implementation="eager")
+    assert (half.dtype, half.config._attn_implementation) == (torch.bfloat16, "eager")
+    assert capfd.readouterr().err == ""  # no bars over a second's work
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+class Trap:
+    def __reduce__(self):
+        return (os.mkdir, ("sprung",))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_a_pickle_is_never_read(saved, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    folder = copy(saved, tmp_path / "pickled", "model.safetensors")
+    (folder / name).write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ValueError, match=rf"pickles alone \({name}\)") as error:
+        load_model(folder)
+    assert "save_pretrained" in str(error.value)
+    assert not (tmp_path / "sprung").exists()
+
+
+def without_head(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {k: v for k, v in weights.items() if k != "lm_head.weight"},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("hurt", "said"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "and has no weights"),
+        (lambda folder: cut(folder / "model.safetensors"), "could not be loaded"),
+        (lambda folder: scribble(folder / "model.safetensors"), "could not be loaded"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "nope"}'), "`nope`"),
+        (lambda folder: (folder / "config.json").write_text("{"), "could not be loaded"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "could not be loaded"),
+        (without_head, "no weights for 1 parts of LlamaForCausalLM, among them lm_head.weight"),
+    ],
+    ids=["config", "weights", "cut", "scribbled", "kind", "json", "tokenizer", "head"],
+)
+def test_a_folder_that_is_not_complete(saved, tmp_path, hurt, said):
+    folder = copy(saved, tmp_path / "hurt")
+    hurt(folder)
+    with pytest.raises(ValueError, match=said) as error:
+        load_model(folder)
+    assert str(folder) in str(error.value)
+    assert len(str(error.value).splitlines()) > 1  # what to do, too
+    assert error.value.__cause__ is None
+
+
+def test_an_attention_that_is_not_there(saved):
+    with pytest.raises(ValueError, match="transformers said:.*nonsense"):
+        load_model(saved, attn_implementation="nonsense")
+
+
+def test_names_is_not_there_yet():
+    with pytest.raises(ValueError, match="'names' is .* not there yet") as error:
+        load_model("names")
+    assert "'smollm2' (SmolLM2-135M-Instruct, 4-bit quantised, Apache-2.0)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "no/such/folder", "./nothing", "/nothing", "a b", "../x", "https://a.b/c"]
+)
+def test_what_can_be_no_model(name):
+    with pytest.raises(ValueError, match="not a name known here, nor a folder") as error:
+        load_model(name)
+    assert "owner/name, as in" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["smolm2", "owner/name"])
+def test_the_hub_is_out_of_reach(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match="the hub cannot be reached or is switched off") as error:
+        load_model(name)
+    assert "Go online (with HF_HUB_OFFLINE unset)" in str(error.value)
+    assert ("Did you mean 'smollm2'?" in str(error.value)) == (name == "smolm2")
+    assert error.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (errors.RepositoryNotFoundError, "nor a model that the hub shows you"),
+        (errors.GatedRepoError, "hf auth login"),
+        (errors.LocalEntryNotFoundError, "the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_answers(monkeypatch, kind, said):
+    def answer(*_, **__):
+        raise OSError("long words of theirs") from kind.__new__(kind)
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", answer)
+    with pytest.raises(ValueError, match=said):
+        load_model("owner/name")
+
+
+def test_only_safetensors_and_no_code_of_others(monkeypatch, saved):
+    asked = []
+    for auto in (
+        transformers.AutoConfig,
+        transformers.AutoTokenizer,
+        transformers.AutoModelForCausalLM,
+    ):
+        real = auto.from_pretrained
+
+        def spy(*args, real=real, **options):
+            asked.append(options)
+            return real(*args, **options)
+
+        monkeypatch.setattr(auto, "from_pretrained", spy)
+    load_model(saved)
+    assert len(asked) >= 3  # transformers asks itself, too
+    assert not any(options.get("trust_remote_code") for options in asked)
+    assert sum(options.get("trust_remote_code") is False for options in asked) >= 3
+    (weights,) = (options for options in asked if "output_loading_info" in options)
+    assert weights["use_safetensors"] is True
+
+
+def test_import_loads_nothing_heavier_than_torch():
+    code = "import sys, torch; old = set(sys.modules); import multihead.sources; print(*set(sys.modules) - old)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    added = {name.partition(".")[0] for name in run.stdout.split()}
+    assert added - set(sys.stdlib_module_names) <= {
+        "multihead",
+        "numpy",
+        "jaxtyping",
+        "wadler_lindig",
+    }
