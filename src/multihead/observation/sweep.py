@@ -171,7 +171,7 @@ def _look(
         logs = scores(query, key, part.scale, part.softcap, scratch)
         logs.sub_(lse[..., None]).div_(LN2)
     queries, allowed = view.queries[rows], None
-    bias = added(part, queries, run.keys, full=True)
+    bias = None if part.bias is None else added(part, queries, run.keys, full=True)
     if bias is not None:
         logs.add_(bias, alpha=1 / LN2).clamp_(min=NEVER)
     if part.mask is not None and not run.full:
