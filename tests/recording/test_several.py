@@ -163,11 +163,11 @@ def test_mistakes_are_told():
         model(torch.randn(2, 5, 8))
     with pytest.raises(ValueError, match="there is no layer 7; choose one of 2"):
         rec[7]
-    with pytest.raises(ValueError, match="head must lie from 0 to 1"):
-        rec.weights(0, 2)
     with pytest.raises(
-        ValueError, match="batch must lie from 0 to 1 in layers.0.self_attn, but -1 came"
+        ValueError, match="head of layer 0, layers.0.self_attn, must lie from 0 to 1"
     ):
+        rec.weights(0, 2)
+    with pytest.raises(ValueError, match="batch of layer 0, .* must lie from 0 to 1, but -1 came"):
         rec.weights(0, 0, batch=-1)
     with pytest.raises(
         ValueError, match="by must be one of 'weight', 'norm', 'value', but 'nrom' came"

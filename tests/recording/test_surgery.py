@@ -169,6 +169,28 @@ def test_importance_of_nothing_is_refused():
         mh.head_importance(llama(), [], lambda out, _: out.logits.sum())
 
 
+@pytest.mark.parametrize(
+    ("loss", "came"),
+    [
+        (lambda out, _: 0.3, "a float came"),
+        (lambda out, _: out, "a Tensor|shape \\(1, 5, 8\\)"),
+        (lambda out, _: out.detach().sum(), "no gradient"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_refused(loss, came):
+    attn = mh.MultiHeadAttention(8, 2)
+    with pytest.raises(ValueError, match=f"must give a tensor of one number.*({came})"):
+        mh.head_importance(attn, [torch.randn(1, 5, 8)], loss)
+
+
+@pytest.mark.parametrize("one", [IDS, {"input_ids": IDS}, "a text"])
+def test_one_batch_in_place_of_a_list_is_refused(one):
+    with pytest.raises(ValueError, match="put it into a list"):
+        mh.record_many(llama(), one)
+    with pytest.raises(ValueError, match="put it into a list"):
+        mh.head_importance(llama(), one, lambda out, _: out.logits.sum())
+
+
 @torch.no_grad()
 def test_many_texts():
     model = Puppet(("previous", "random"))

@@ -220,3 +220,22 @@ def test_a_decoder_alone():
     with torch.no_grad():
         after = layer.norm1(x + layer.self_attn(x, x, x)[0])
     check_maps(rec, rec.layers[1:2], [own_weights(layer.multihead_attn, after, memory, memory)])
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padded_rows_do_not_count():
+    model, x = encoder().eval(), made(2, 5, 8)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with mh.record(model) as both:
+        model(x, src_key_padding_mask=padding)
+    assert both.real.tolist() == (~padding).tolist()
+    alone = []
+    for row, length in ((0, 5), (1, 3)):
+        with mh.record(model) as rec:
+            model(x[row : row + 1, :length])
+        assert rec.real is None
+        alone.append((length, rec.heads()))
+    for i, found in enumerate(both.heads()):
+        expected = sum(length * rows[i]["entropy"] for length, rows in alone) / 8
+        assert found["entropy"] == pytest.approx(expected, abs=1e-5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..masks import prefix
 from ..observation import asked_statistics, mass
@@ -25,7 +25,7 @@ from .layer import Layer
 from .recorder import Recorder
 from .recording import Recording, decode
 from .store import load
-from .surgery import ablate, call_model, cut, head_importance
+from .surgery import ablate, call_model, cut, head_importance, several
 from .watch import Watch, watching
 
 __all__ = [
@@ -80,8 +80,9 @@ def record_many(
 ) -> Corpus:
     """Head statistics over many texts, with means and 95 % intervals, in the memory of one.
 
-    `batches` are what the model is called with, a dict, a tuple or a tensor each. Each head's
-    strongest links are kept as `examples`. `progress` is told how many batches are done.
+    `batches` are what the model is called with, a dict, a tuple or a tensor each; every row of one
+    is a text. Each head's strongest links are kept as `examples`. `progress` is told how many
+    batches are done.
     """
     wanted = {s.key: s for s in (*asked_statistics(stats), *asked_statistics(("peak", "peak_key")))}
 
@@ -91,7 +92,7 @@ def record_many(
             call_model(model, batch)
         return rec
 
-    return gather_texts(map(look, batches), examples, progress)
+    return gather_texts(map(look, several(batches)), examples, progress)
 
 
 _TIDY = 64 * 2**20  # bytes
@@ -143,6 +144,8 @@ class _Run:
             self._settled += growing.bytes
         self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
         self._text.ids, self._text.real, self._text.loss = self.inputs.text()
+        if self._text.real is None:
+            self._text.real = next((r for r in map(_real, layers) if r is not None), None)
         if any(_looks_ahead(layer) for layer in self._text.layers):
             self._text.loss = None  # a model that sees the next token does not foretell it
         self._text.words = decode(self.tokenizer, self._text.ids)
@@ -162,6 +165,22 @@ def _looks_ahead(layer: Layer) -> bool:
         return False
     ahead = mask.allows(torch.arange(1), torch.arange(layer.chunks[0].keys), offset)
     return bool(ahead[..., max(0, offset + 1) :].any())
+
+
+def _real(layer: Layer) -> Tensor | None:
+    """Which tokens are no padding, (batch, token): in a text of its own, those that some row sees.
+
+    For models that are not told so by an attention_mask; None where all are, or nothing tells.
+    """
+    if layer.crosses or len(layer.chunks) > 1 or layer.queries != layer.keys:
+        return None
+    mask, offset = (layer.asked(0)[name] for name in ("mask", "offset"))
+    if mask is None or layer.chunks[0].mask is None or "0.mask.0" not in layer.tensors:
+        return None
+    every, seen = torch.arange(layer.keys), torch.zeros(layer.batch, layer.keys, dtype=torch.bool)
+    for rows in every.split(512):
+        seen |= mask.allows(rows, every, offset).any(2).any(1)
+    return None if bool(seen.all()) else seen
 
 
 def _check_seen(watch: Watch, model: nn.Module) -> None:

@@ -37,7 +37,8 @@ class Corpus:
     def heads(self) -> list[dict[str, Any]]:
         """One dict a layer and head: `entropy`, and `entropy_low`, `entropy_high` around it.
 
-        The interval is the mean ± 1.96 standard errors over texts; NaN with one text alone.
+        The interval is the mean ± 1.96 standard errors over texts; NaN with one text alone. With
+        few texts it may reach beyond what is possible, below 0 for a weight: it is the mean's.
         """
         rows = []
         for i, (layer, name, head) in enumerate(self.names):

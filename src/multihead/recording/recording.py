@@ -99,7 +99,7 @@ class Recording:
         return out
 
     def heatmap(self, layer: int | str, head: int, cells: int = 128, *, batch: int = 0) -> HeatMap:
-        """One head's whole map in cells × cells: sums, largest weights, visible pairs."""
+        """One head's whole map in cells × cells: `.sum`, `.largest` weight, `.mean` of `.pairs`."""
         seen = self.layer(layer)
         _check_head(seen, head, batch)
         gatherer, first = None, 0
@@ -205,8 +205,8 @@ def _check_head(layer: Layer, head: int, batch: int) -> None:
     for name, given, count in (("head", head, layer.heads), ("batch", batch, layer.batch)):
         if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
             raise ValueError(
-                f"{name} must lie from 0 to {count - 1} in {layer.name}, but {given!r} came; "
-                "choose one of those."
+                f"{name} of layer {layer.index}, {layer.name}, must lie from 0 to {count - 1}, "
+                f"but {given!r} came; choose one of those."
             )
 
 

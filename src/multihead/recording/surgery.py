@@ -52,8 +52,8 @@ class _Chosen:
         missed = [layer for layer in self.by_layer if layer not in self._met]
         if missed:
             raise ValueError(
-                f"no layer {missed[0]!r} was called, so nothing of it was cut; layers are counted "
-                "in order of first call, or named by their path: see rec.layers of a recording."
+                f"no layer {missed[0]!r} was called, so its heads were left as they are; layers "
+                "are counted in order of first call, or named by their path: see rec.layers."
             )
 
 
@@ -167,10 +167,9 @@ def head_importance(
     """
     hand, count = _Gates(), 0
     with watching(model, hand), torch.enable_grad():
-        for batch in batches:
+        for batch in several(batches):
             hand.gates.clear()
-            output = call_model(model, batch)
-            found = loss(output, batch)
+            found = _number(loss(call_model(model, batch), batch))
             places, gates = [*hand.gates], [*hand.gates.values()]
             for place, grad in zip(places, torch.autograd.grad(found, gates), strict=True):
                 total = hand.totals.setdefault(place, torch.zeros(grad.shape[1]))
@@ -188,6 +187,18 @@ def head_importance(
     return rows
 
 
+def _number(loss: object) -> Tensor:
+    came = f"a {type(loss).__name__}"
+    if isinstance(loss, Tensor):
+        if loss.numel() == 1 and loss.requires_grad:
+            return loss.reshape(())
+        came = f"one of shape {tuple(loss.shape)}" if loss.numel() != 1 else "one with no gradient"
+    raise ValueError(
+        "loss(output, batch) must give a tensor of one number that comes from the output, with its "
+        f"gradient, but {came} came; give the mean of the losses, say, and do not detach it."
+    )
+
+
 class _Gates(Hand):
     """One gate for each head and text: a text's own gradient, before its absolute value."""
 
@@ -201,6 +212,16 @@ class _Gates(Hand):
         gate = out.new_ones(*out.shape[:2], 1, 1, requires_grad=True)
         self.gates[place] = gate
         return out * gate
+
+
+def several(batches: Any) -> Iterable[Any]:
+    """Batches as they were given; one alone would be taken for as many as it has rows or names."""
+    if isinstance(batches, Tensor | Mapping | str):
+        raise ValueError(
+            "batches are a list of what the model is called with, but one "
+            f"{type(batches).__name__} came; put it into a list."
+        )
+    return batches
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:

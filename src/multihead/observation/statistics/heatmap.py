@@ -32,6 +32,9 @@ class HeatMap(NamedTuple):
         """The mean weight of the visible pairs of each cell; 0 where there are none."""
         return self.sum / self.pairs.clamp(min=1)
 
+    def __repr__(self) -> str:
+        return f"HeatMap of {tuple(self.sum.shape)}: .sum, .largest, .mean, .pairs"
+
     def halve(self) -> HeatMap:
         """The same map in half as many cells: sums and pairs add up, the largest stays."""
 
