@@ -58,12 +58,12 @@ def weights(
     dtype = exact(problem.query.dtype)
     part = problem.query[:, :, chosen].to(dtype)
     with without_autocast(query.device.type):
-        scores = product(part, problem.key[:, :, columns].to(dtype).mT) * problem.scale
+        scores = product(part, problem.key[:, :, columns].to(dtype).mT).mul_(problem.scale)
     if problem.softcap is not None:
-        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+        scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
     extra = added(problem, chosen, columns, full=False)
-    scores = scores if extra is None else scores + extra
-    return torch.exp(scores - awake(row_lse)[..., None])
+    scores = scores if extra is None else scores.add_(extra)
+    return scores.sub_(awake(row_lse)[..., None]).exp_()
 
 
 def pooled_weights(

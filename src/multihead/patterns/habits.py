@@ -75,18 +75,19 @@ def _habit(layer: Layer, head: int, batch: int) -> Habit:
         distance, always = int(values[counts.argmax()]), float(counts.max()) / len(apart)
     return Habit(
         layer.index, head, distance, always, _broad(layer, head, batch),
-        _sinks(layer, head, batch),
+        sinks(layer, head, batch),
     )  # fmt: skip
 
 
 def _broad(layer: Layer, head: int, batch: int) -> float:
     entropy = layer["entropy"][batch, head]
-    count = layer.allowed(batch, head).sum(-1)
+    count = layer.seen(batch, head)
     free = count > 1
     return float((entropy[free] / count[free].log()).mean()) if free.any() else 0.0
 
 
-def _sinks(layer: Layer, head: int, batch: int) -> tuple[Sink, ...]:
+def sinks(layer: Layer, head: int, batch: int = 0) -> tuple[Sink, ...]:
+    """The sinks of a head, heaviest first; of a layer that was recorded with `received_mean`."""
     share: Tensor = layer["received_mean"][batch, head]
     norms = layer.output_norm()
     own = None if norms is None else norms[batch, head]

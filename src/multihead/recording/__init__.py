@@ -45,13 +45,14 @@ def record(
     tokenizer: Any = None,
     max_bytes: int = 4 * 2**30,
     allow_unseen: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[Recording]:
     """Record every attention call of a model inside the with statement.
 
     `stats` are as in `observe`; `keep_qk` keeps queries and keys too, so that any weight can be
     had later. Beyond `max_bytes` layers are kept on disk. The model's outputs are what they are
     without. A model of which a part cannot be seen is refused; `allow_unseen=True` records the
-    rest.
+    rest. `progress` is told how many calls have been kept.
 
     >>> import multihead as mh, torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -61,7 +62,7 @@ def record(
     >>> [layer.name for layer in rec.layers], len(rec.heads())
     (['layers.0.self_attn', 'layers.1.self_attn'], 4)
     """
-    run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes)
+    run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes, progress)
     with watching(model, run.recorder) as watch, run.inputs:
         yield run.recording
     if not allow_unseen:
@@ -101,8 +102,12 @@ _TIDY = 64 * 2**20  # bytes
 class _Run:
     """One recording at work: it begins new texts, spills layers to disk, and lays all together."""
 
-    def __init__(self, model: nn.Module, stats, keep_qk: bool, tokenizer: Any, max_bytes: int):
+    def __init__(
+        self, model: nn.Module, stats, keep_qk: bool, tokenizer: Any, max_bytes: int,
+        progress: Callable[[int], None] | None,
+    ) -> None:  # fmt: skip
         self.tokenizer, self.max_bytes = tokenizer, max_bytes
+        self.progress, self._calls = progress, 0
         self.inputs = Inputs(model)
         name = type(getattr(model, "_orig_mod", model)).__name__
         self.recording = self._text = Recording([], model=name)
@@ -118,6 +123,9 @@ class _Run:
         self.recording.texts.append(self._text)
 
     def _kept(self, layer: Growing) -> None:
+        self._calls += 1
+        if self.progress is not None:
+            self.progress(self._calls)
         self._since += layer.bytes
         if self._since >= _TIDY:
             self._since = 0
@@ -149,6 +157,10 @@ class _Run:
         if any(_looks_ahead(layer) for layer in self._text.layers):
             self._text.loss = None  # a model that sees the next token does not foretell it
         self._text.words = decode(self.tokenizer, self._text.ids)
+        self._text.source_ids = self.inputs.source
+        self._text.source_words = decode(self.tokenizer, self.inputs.source)
+        if self.inputs.given:
+            self._text.about["input"] = dict(self.inputs.given)
 
     def finish(self) -> None:
         self._finish_text()

@@ -22,24 +22,46 @@ class Inputs:
         self.ids: list[Tensor] = []
         self.losses: list[Tensor] = []
         self.padding: Tensor | None = None
+        self.source: Tensor | None = None  # what an encoder read, where it is told apart
+        self.given: dict[str, list[int]] = {}  # sizes of what is no text: images and sounds
         self._last: Tensor | None = None  # the last logits, which speak of a token to come
-        self._hook: Any = None
+        self._hooks: list[Any] = []
 
     def __enter__(self) -> Inputs:
-        self._hook = self.model.register_forward_hook(self._after, with_kwargs=True)
+        hooks = [self.model.register_forward_hook(self._after, with_kwargs=True)]
+        config = getattr(self.model, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            encoder = self.model.get_encoder()  # type: ignore[operator]
+            hooks.append(encoder.register_forward_hook(self._after_encoder, with_kwargs=True))
+        self._hooks = hooks
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
     def new_text(self) -> None:
         self.ids, self.losses, self.padding, self._last = [], [], None, None
+        self.source, self.given = None, {}
+
+    def _after_encoder(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        given = _named(module, args, kwargs)
+        ids = given.get("input_ids")
+        if isinstance(ids, Tensor) and _looks_like_ids(ids) and not in_backward():
+            self.source = ids.detach().cpu()
+        self._note_sizes(given)
+
+    def _note_sizes(self, given: dict[str, Any]) -> None:
+        for name in ("pixel_values", "input_features", "input_values"):
+            if isinstance(given.get(name), Tensor):
+                self.given[name] = list(given[name].shape)
 
     @torch.no_grad()
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if in_backward():
             return
         given = _named(module, args, kwargs)
+        self._note_sizes(given)
         ids = given.get("input_ids", given.get("decoder_input_ids"))
         if "decoder_input_ids" in given and given["decoder_input_ids"] is not None:
             ids = given["decoder_input_ids"]

@@ -8,6 +8,7 @@ lie in one mapping by name, in memory or in a file alike.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,21 +122,42 @@ class Layer:
             "offset": tensors[f"{i}.offset"] if chunk.offset is None else chunk.offset,
         }
 
-    def allowed(self, batch: int = 0, head: int = 0) -> Tensor:
-        """Who may see whom, in one head of one text, (query, key)."""
-        whole = torch.zeros(self.queries, self.keys, dtype=torch.bool)
+    def allowed(
+        self,
+        batch: int = 0,
+        head: int = 0,
+        rows: slice = slice(None),
+        keys: slice = slice(None),
+    ) -> Tensor:
+        """Who may see whom, in one head of one text, (query, key); of all, or of a part."""
+        wanted = range(self.queries)[rows]
+        columns = torch.arange(self.keys)[keys]
+        whole = torch.zeros(len(wanted), len(columns), dtype=torch.bool)
         first = 0
         for i, chunk in enumerate(self.chunks):
-            asked = of_head(self.asked(i), batch, head)
-            rows, columns = torch.arange(chunk.rows), torch.arange(chunk.keys)
-            here = whole[first : first + chunk.rows, : chunk.keys]
-            here[:] = True
-            if asked["mask"] is not None:
-                here &= asked["mask"].allows(rows, columns, asked["offset"])[0, 0]
-            if isinstance(asked["bias"], Tensor):
-                here &= asked["bias"][0, 0] > -torch.inf
+            start, stop = max(wanted.start, first), min(wanted.stop, first + chunk.rows)
+            there = columns[columns < chunk.keys]
+            if start < stop and len(there):
+                asked = of_head(self.asked(i), batch, head)
+                places = torch.arange(start - first, stop - first)
+                here = whole[start - wanted.start : stop - wanted.start, : len(there)]
+                here[:] = True
+                if asked["mask"] is not None:
+                    here &= asked["mask"].allows(places, there, asked["offset"])[0, 0]
+                if isinstance(asked["bias"], Tensor):
+                    bias = asked["bias"][0, 0].expand(chunk.rows, chunk.keys)
+                    here &= bias[places][:, there] > -torch.inf
             first += chunk.rows
         return whole
+
+    def seen(self, batch: int = 0, head: int = 0) -> Tensor:
+        """How many keys each query may look at, in one head of one text, (query,)."""
+        chunk = self.chunks[0]
+        own = ("0.mask.0", "0.bias", "0.offset")
+        if len(self.chunks) == 1 and not any(name in self.tensors for name in own):
+            return _seen_by_rule(chunk.mask, chunk.rows, chunk.keys, chunk.offset or 0)
+        strips = range(0, self.queries, _STRIP)
+        return torch.cat([self.allowed(batch, head, slice(r, r + _STRIP)).sum(1) for r in strips])
 
     def qk(self, i: int) -> tuple[Tensor, Tensor]:
         """The queries of chunk i and the keys they were over."""
@@ -146,6 +168,21 @@ class Layer:
             )
         chunk = self.chunks[i]
         return self.tensors[f"{i}.query"], self.tensors[f"key.{chunk.version}"][:, :, : chunk.keys]
+
+
+_STRIP = 256  # rows at a time
+
+
+@functools.lru_cache(maxsize=16)
+def _seen_by_rule(rule: str | None, rows: int, keys: int, offset: int) -> Tensor:
+    """The layers of a model share a rule, and so do all heads."""
+    if rule is None:
+        return torch.full((rows,), keys)
+    mask, every = read(rule, []), torch.arange(keys)
+    strips = torch.arange(rows).split(_STRIP)
+    return torch.cat(
+        [mask.allows(s, every, offset)[0, 0].expand(len(s), -1).sum(1) for s in strips]
+    )
 
 
 def of_head(asked: dict[str, Any], batch: int, head: int) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Recording:
     real: Tensor | None = None  # (batch, token): False where the text was padded
     loss: Tensor | None = None  # (batch, token): −ln p of each token given those before; else NaN
     words: list[list[str]] | None = None  # the tokens as text, where a tokenizer was given
+    source_ids: Tensor | None = None  # (batch, token) of the text that an encoder read
+    source_words: list[list[str]] | None = None
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     texts: list[Recording] = dataclasses.field(default_factory=list, repr=False)
 
@@ -93,8 +95,12 @@ class Recording:
                 tile = weights(
                     query, key, rows=chosen[inside] - first, keys=columns[there], lse=lse, **asked
                 )
-                scale = _norms(seen, i, head, batch, by)[columns[there]] if by != "weight" else 1
-                out[inside.nonzero(), there.nonzero()[:, 0]] = tile[0, 0] * scale
+                found = tile[0, 0]
+                if by != "weight":
+                    found = found * _norms(seen, i, head, batch, by)[columns[there]]
+                if found.shape == out.shape:
+                    return found
+                out[inside.nonzero(), there.nonzero()[:, 0]] = found
             first += chunk.rows
         return out
 
@@ -227,4 +233,24 @@ def decode(tokenizer: Any, ids: Tensor | None) -> list[list[str]] | None:
 def _text(tokenizer: Any, token: int) -> str:
     if token < 0 or math.isnan(token):
         return ""
-    return tokenizer.decode([token])
+    text = tokenizer.decode([token])
+    if "\ufffd" in text and hasattr(tokenizer, "convert_ids_to_tokens"):
+        return _bytes(tokenizer.convert_ids_to_tokens(token)) or text
+    return text
+
+
+def _bytes(piece: object) -> str:
+    """A piece of a letter by its bytes, where a tokenizer writes each byte as a letter.
+
+    That is how byte-level vocabularies do it since GPT-2: bytes that print are themselves, the
+    others are counted on from 256.
+
+    >>> _bytes("âĢ")
+    '<E2 80>'
+    """
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in prints]
+    known = {chr(b): b for b in prints} | {chr(256 + i): b for i, b in enumerate(others)}
+    if not isinstance(piece, str) or not piece or any(c not in known for c in piece):
+        return ""
+    return f"<{' '.join(f'{known[c]:02X}' for c in piece)}>"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .recording import Recording
 
 FORMAT = "multihead recording 1"
-_TEXT_TENSORS = ("ids", "real", "loss")
+_TEXT_TENSORS = ("ids", "real", "loss", "source_ids")
 
 
 class OnDisk(Mapping[str, Tensor]):
@@ -169,7 +169,8 @@ def write_meta(folder: Path, texts: list[dict[str, Any]]) -> None:
 
 
 def _about(text: Recording) -> dict[str, Any]:
-    return {"model": text.model, "words": text.words, "about": text.about}
+    names = ("model", "words", "source_words", "about")
+    return {name: getattr(text, name) for name in names}
 
 
 def _save_text(path: Path, text: Recording) -> None:
@@ -215,7 +216,9 @@ def load(path: str | os.PathLike) -> Recording:
         more = _inside(folder, f"text{t}.safetensors")
         tensors = OnDisk(more) if more.exists() else {}
         read = Recording(layers, str(text.get("model", "")), words=text.get("words"))
-        read.ids, read.real, read.loss = (tensors.get(name) for name in _TEXT_TENSORS)
+        for name in _TEXT_TENSORS:
+            setattr(read, name, tensors.get(name))
+        read.source_words = text.get("source_words")
         read.about = dict(text.get("about") or {})
         found.append(read)
     found[0].texts = found

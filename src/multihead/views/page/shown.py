@@ -1,0 +1,259 @@
+"""One recording as the page shows it: its tokens, its heads in a table, its maps in tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...patterns import sinks
+from ...recording import Layer, Recording
+from .cache import Cache
+from .labels import texts_of
+from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
+
+THUMB = 32  # cells of a thumbnail
+_LINKS = 8  # told of a row or a column
+_NOT_SHOWN = ("layer", "name", "head")
+
+
+class Shown:
+    """What the page asks of a recording. Weights are worked out when they are looked at."""
+
+    def __init__(self, rec: Recording, label: str, cache: Cache, about: dict[str, Any]) -> None:
+        self.rec, self.label, self.cache, self.about = rec, label, cache, about
+        self.guesses: list[list[tuple[str, float]]] | None = None  # of each token's next
+        self._heads: list[dict[str, Any]] | None = None
+
+    # ── the whole
+
+    def home(self, batch: int = 0) -> dict[str, Any]:
+        rec = self.rec
+        texts, of_layer = texts_of(rec, batch)
+        loss = None if rec.loss is None else numbers(rec.loss[batch], 4)
+        return {
+            "label": self.label,
+            "about": self.about,
+            "batches": rec.layers[0].batch,
+            "tokens": 0 if rec.ids is None else rec.ids.shape[1],
+            "texts": texts,
+            "loss": loss,
+            "guesses": self.guesses is not None,
+            "damaged": rec.damaged(),
+            "layers": [_layer(layer, *of_layer[layer.index]) for layer in rec.layers],
+            "stats": [key for key in self.heads(batch)[0] if key not in ("layer", "head", "sinks")],
+            "heads": self.heads(batch),
+            "thumb": THUMB,
+        }
+
+    def heads(self, batch: int = 0) -> list[dict[str, Any]]:
+        """One dict a head: statistics, its sinks and how much weight lies on them."""
+        if self._heads is None:
+            self._heads = self.rec.heads()
+        found = []
+        for row in self._heads:
+            layer, head = self.rec.layer(row["layer"]), row["head"]
+            keys = self.sinks(layer, head, batch)
+            kept = {k: v for k, v in row.items() if k not in _NOT_SHOWN}
+            found.append(
+                {"layer": row["layer"], "head": head}
+                | {key: _number(value, 5) for key, value in kept.items()}
+                | {
+                    "sinks": list(keys),
+                    "hidden": _number(self._hidden(layer, head, batch, keys), 4),
+                }
+            )
+        return found
+
+    def sinks(self, layer: Layer, head: int, batch: int) -> tuple[int, ...]:
+        """The keys that get more than 0.3 of every row that may see them, on average."""
+        if layer.kinds.get("received_mean") != "key" or layer.crosses:
+            return ()
+        return tuple(sorted(sink.key for sink in sinks(layer, head, batch)))
+
+    def _hidden(self, layer: Layer, head: int, batch: int, keys: tuple[int, ...]) -> float:
+        """What share of all weight lies on these keys."""
+        if not keys or layer.kinds.get("received") != "key":
+            return 0.0
+        rows = int((layer.lse[batch, head] != -math.inf).sum())
+        return float(layer["received"][batch, head, list(keys)].sum()) / max(1, rows)
+
+    def thumbs(self, batch: int = 0) -> bytes:
+        """The largest weight in each cell of every head, a byte each: 255 is 1, four decades down.
+
+        Those that were recorded with a heat map of that size; else zeros, and none is made up.
+        """
+        parts = []
+        for layer in self.rec.layers:
+            key = f"heatmap({THUMB})"
+            if key in layer.kinds and len(layer.chunks) == 1:
+                largest = layer[key].largest[batch]  # (heads, cells, cells)
+                shade = 1 + largest.clamp(min=1e-9).log10() / 4
+                parts.append((shade.clamp(0, 1) * 255).round().to(torch.uint8))
+            else:
+                parts.append(torch.zeros(layer.heads, THUMB, THUMB, dtype=torch.uint8))
+        return torch.cat(parts).contiguous().numpy().tobytes()
+
+    # ── one head
+
+    def head(self, which: Map) -> dict[str, Any]:
+        """Strips along the text, sinks, ranges, and what each head of the layer moves."""
+        layer = self.layer(which)
+        pick = (which.batch, which.head)
+        strips = {
+            key: numbers(layer[key][pick], 5)
+            for key, kind in layer.kinds.items()
+            if kind in ("row", "key") and layer[key].ndim == 3
+        }
+        keys = self.sinks(layer, which.head, which.batch)
+        return {
+            "layer": which.layer, "head": which.head, "name": layer.name, "strips": strips,
+            "sinks": list(keys),
+            "hidden": _number(self._hidden(layer, which.head, which.batch, keys), 4),
+            "norm_found": layer.output_norm() is not None,
+            "moves": self._moves(layer, which.batch),
+            "mask": layer.chunks[0].mask, "scale": layer.chunks[0].scale,
+            "softcap": layer.chunks[0].softcap,
+            "kv_head": which.head * layer.kv_heads // layer.heads,
+        }  # fmt: skip
+
+    def _moves(self, layer: Layer, batch: int) -> list[float | None] | None:
+        """Σⱼ p‖v W_O‖ of a row of each head, on average: what of it reaches the output at most."""
+        norms = layer.output_norm()
+        if norms is None or layer.kinds.get("received") != "key":
+            return None
+        rows = (layer.lse[batch] != -math.inf).sum(-1).clamp(min=1)  # (heads,)
+        received = layer["received"][batch]
+        n = min(received.shape[-1], norms.shape[-1])
+        total = (received[:, :n] * norms[batch][:, :n]).sum(-1) / rows
+        return numbers(total, 5)
+
+    def range(self, which: Map) -> dict[str, dict[str, float]]:
+        """The largest number shown at every factor, for each way of pooling."""
+        most = self.pyramid(which).most
+        return {
+            str(factor): {pool: most[factor, pool] for pool in POOLS}
+            for factor in factors(self.layer(which))
+        }
+
+    def tile(self, which: Map, factor: int, row: int, column: int, pool: str) -> bytes:
+        """256 × 256 cells at most, float16, row by row; NaN where nobody may look."""
+        layer = self.layer(which)
+        _check(factor in factors(layer), "factor", factors(layer), factor)
+        _check(pool in POOLS, "pool", POOLS, pool)
+        down, across = (-(-n // (SIDE * factor)) for n in (layer.queries, layer.keys))
+        _check(0 <= row < down, "row", f"0 to {down - 1}", row)
+        _check(0 <= column < across, "column", f"0 to {across - 1}", column)
+        cells = tile(self.rec, which, factor, row, column)
+        if cells is None:
+            cells = cut_out(self.pyramid(which), factor, row, column)
+        return cells.shown(pool, which.by).clamp(max=65504).half().contiguous().numpy().tobytes()
+
+    def cell(self, which: Map, factor: int, row: int, column: int) -> dict[str, Any]:
+        """The largest link of a cell, exactly."""
+        layer = self.layer(which)
+        _check(factor in factors(layer), "factor", factors(layer), factor)
+        _check(0 <= row * factor < layer.queries, "row", "one of the map", row)
+        _check(0 <= column * factor < layer.keys, "column", "one of the map", column)
+        rows = slice(row * factor, min((row + 1) * factor, layer.queries))
+        keys = slice(column * factor, min((column + 1) * factor, layer.keys))
+        by = "norm" if which.by == "norm" else "weight"
+        weights = self.rec.weights(which.layer, which.head, rows, keys, by=by, batch=which.batch)
+        allowed = layer.allowed(which.batch, which.head, rows, keys)
+        out = [k - keys.start for k in which.hidden if 0 <= k - keys.start < weights.shape[1]]
+        allowed[:, out] = False
+        score = weights.float().nan_to_num(0.0).masked_fill(~allowed, -1.0)
+        if which.by == "uniform":
+            score = score * layer.seen(which.batch, which.head)[rows, None].clamp(min=1)
+        best = int(score.argmax())
+        at = divmod(best, weights.shape[1])
+        found = {
+            "query": rows.start + at[0],
+            "key": keys.start + at[1],
+            "pairs": int(allowed.sum()),
+        }
+        if not allowed.any():
+            return found | {"value": None, "sum": None}
+        inside = weights.masked_fill(~allowed, 0.0)
+        return found | {"value": float(weights[at]), "sum": float(inside.sum())}
+
+    def row(self, which: Map, query: int) -> dict[str, Any]:
+        """Where a query looks: every weight, and its strongest links."""
+        layer = self.layer(which)
+        _check(0 <= query < layer.queries, "query", f"0 to {layer.queries - 1}", query)
+        weights = self.rec.weights(
+            which.layer, which.head, slice(query, query + 1), by=_by(which), batch=which.batch
+        )[0]
+        return {"query": query, **_links(weights), **self._token(query, which)}
+
+    def column(self, which: Map, key: int) -> dict[str, Any]:
+        """Who looks at a key."""
+        layer = self.layer(which)
+        _check(0 <= key < layer.keys, "key", f"0 to {layer.keys - 1}", key)
+        weights = self.rec.weights(
+            which.layer, which.head, None, slice(key, key + 1), by=_by(which), batch=which.batch
+        )[:, 0]
+        return {"key": key, **_links(weights), **self._token(key, which)}
+
+    def _token(self, place: int, which: Map) -> dict[str, Any]:
+        layer, told = self.layer(which), {}
+        rec = self.rec
+        if rec.ids is not None and layer.queries == rec.ids.shape[1]:
+            if rec.loss is not None:
+                told["loss"] = _number(float(rec.loss[which.batch, place]), 4)
+            if self.guesses is not None and which.batch == 0 and place < len(self.guesses):
+                told["next"] = [[word, _number(p, 4)] for word, p in self.guesses[place]]
+        return told
+
+    # ── what is kept
+
+    def layer(self, which: Map) -> Layer:
+        layer = self.rec.layer(which.layer)
+        _check(0 <= which.head < layer.heads, "head", f"0 to {layer.heads - 1}", which.head)
+        _check(0 <= which.batch < layer.batch, "batch", f"0 to {layer.batch - 1}", which.batch)
+        _check(which.by in BY, "by", BY, which.by)
+        return layer
+
+    def pyramid(self, which: Map) -> Pyramid:
+        return self.cache.get((id(self), which), lambda: build(self.rec, which), lambda p: p.nbytes)
+
+
+def _by(which: Map) -> str:
+    return "norm" if which.by == "norm" else "weight"
+
+
+def _check(holds: bool, what: str, expected: object, came: object) -> None:
+    if not holds:
+        raise ValueError(f"{what} must be {expected}, but {came!r} came; choose one of those.")
+
+
+def _links(weights: Tensor) -> dict[str, Any]:
+    best = weights.float().nan_to_num(0.0).topk(min(_LINKS, len(weights)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return {
+        "weights": numbers(weights, 7),
+        "top": [[place, value] for place, value in pairs if value > 0],
+        "sum": float(weights.nan_to_num(0.0).sum()),
+    }
+
+
+def _layer(layer: Layer, query_text: str, key_text: str) -> dict[str, Any]:
+    return {
+        "index": layer.index, "name": layer.name, "heads": layer.heads, "kv_heads": layer.kv_heads,
+        "queries": layer.queries, "keys": layer.keys, "crosses": layer.crosses,
+        "query_text": query_text, "key_text": key_text, "maps": layer.has_qk,
+        "offset": (layer.chunks[0].offset or 0) if len(layer.chunks) == 1 else 0,
+    }  # fmt: skip
+
+
+def _number(value: float | int, digits: int) -> float | int | None:
+    """JSON knows no NaN and no infinity; and what nobody sees need not be sent."""
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def numbers(values: Tensor, digits: int) -> list[float | None]:
+    return [_number(value, digits) for value in values.tolist()]

@@ -1,0 +1,174 @@
+"""Tiles of a head's map, at any zoom: identity 4 close by, a pyramid of it far away.
+
+A cell of *factor* f stands for f × f weights, a tile for 256 × 256 cells. Cells lie on multiples of
+f tokens, so that four cells of one level are one of the next: a level is made of the one below by
+adding sums and keeping the largest. Near the words a tile is exp(s − lse) of its own rows and keys;
+beyond that it is cut out of a pyramid that one walk over the map has made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...recording import Layer, Recording
+
+SIDE = 256  # cells of a tile
+KEPT = 512  # cells at most that a pyramid keeps: finer ones are made when they are asked for
+_STRIP = 128  # rows that are looked at together
+
+POOLS = ("largest", "mean", "sum")
+BY = ("weight", "norm", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """Which map: of one head in one text, some keys left out.
+
+    By weight; by weight × ‖v W_O‖; or by how many times the weight of a head that looks at all keys
+    it may alike.
+    """
+
+    layer: int
+    head: int
+    batch: int = 0
+    by: str = "weight"
+    hidden: tuple[int, ...] = ()
+
+
+class Cells(NamedTuple):
+    """What is kept of the links in each cell, (row, column) of cells."""
+
+    largest: Tensor
+    total: Tensor
+    over: Tensor  # what a mean divides by: links, or what they would weigh if all weighed the same
+
+    def shown(self, pool: str, by: str) -> Tensor:
+        """One number a cell; NaN where nobody may look."""
+        if pool == "largest":
+            value = self.largest
+        elif pool == "mean" or by == "uniform":  # times what would be there: for a sum too
+            value = self.total / self.over
+        else:
+            value = self.total
+        return value.masked_fill(self.over == 0, torch.nan)
+
+    def coarser(self) -> Cells:
+        """Four cells in one."""
+        largest, total, over = self
+        return Cells(
+            _quartered(largest, torch.maximum), _quartered(total, torch.add),
+            _quartered(over, torch.add),
+        )  # fmt: skip
+
+
+def _quartered(plane: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Rows first: they lie together, and leave half for the columns."""
+    odd = (plane.shape[0] % 2, plane.shape[1] % 2)
+    if any(odd):
+        plane = torch.nn.functional.pad(plane, (0, odd[1], 0, odd[0]))
+    half = join(plane[0::2], plane[1::2])
+    return join(half[:, 0::2], half[:, 1::2])
+
+
+class Pyramid(NamedTuple):
+    """The coarse levels of a map, and the largest number shown at every level."""
+
+    levels: dict[int, Cells]  # by factor
+    most: dict[tuple[int, str], float]  # by factor and pool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plane.nbytes for level in self.levels.values() for plane in level)
+
+
+def factors(layer: Layer) -> list[int]:
+    """1, 2, 4, … up to the factor at which the whole map is one tile."""
+    longest = max(layer.queries, layer.keys)
+    return [2**i for i in range(max(1, math.ceil(math.log2(max(1, longest / SIDE))) + 1))]
+
+
+def block(rec: Recording, which: Map, rows: slice, keys: slice) -> Cells:
+    """The weights of some rows over some keys, one a cell."""
+    layer = rec.layer(which.layer)
+    by = "norm" if which.by == "norm" else "weight"
+    weights = rec.weights(which.layer, which.head, rows, keys, by=by, batch=which.batch).float()
+    allowed = layer.allowed(which.batch, which.head, rows, keys)
+    first = keys.start or 0
+    out = [key - first for key in which.hidden if 0 <= key - first < weights.shape[1]]
+    if out:
+        weights[:, out], allowed[:, out] = 0, False
+    if which.by != "uniform":
+        return Cells(weights, weights, allowed.float())
+    count = layer.seen(which.batch, which.head)[rows, None].float()
+    return Cells(weights * count, weights, allowed / count.clamp(min=1))
+
+
+def build(rec: Recording, which: Map) -> Pyramid:
+    """Walk over the map once, strip by strip, and keep what is coarse enough."""
+    layer = rec.layer(which.layer)
+    every = factors(layer)
+    kept = [f for f in every if max(layer.queries, layer.keys) <= KEPT * f]
+    parts: dict[int, list[Cells]] = {f: [] for f in kept}
+    most: dict[tuple[int, str], float] = {}
+    height = max(_STRIP, every[-1])  # a strip holds whole cells of every level
+    for start in range(0, layer.queries, height):
+        rows = slice(start, min(start + height, layer.queries))
+        cells = block(rec, which, rows, slice(0, _last(layer, which, rows)))
+        for factor in every:
+            if factor > 1:
+                cells = cells.coarser()
+            for pool in POOLS:
+                if pool == "largest" and factor > 1:  # it is the same at every level
+                    most[factor, pool] = most[1, pool]
+                elif which.by == "uniform" or factor > 1 or pool == "largest":
+                    top = float(cells.shown(pool, which.by).nan_to_num_(0.0).max())
+                    most[factor, pool] = max(top, most.get((factor, pool), 0.0))
+                else:
+                    most[factor, pool] = most[1, "largest"]
+            if factor in parts:
+                parts[factor].append(_widened(cells, -(-layer.keys // factor)))
+    joined = {
+        f: Cells(*(torch.cat(planes) for planes in zip(*some, strict=True)))
+        for f, some in parts.items()
+    }
+    return Pyramid(joined, most)
+
+
+def _last(layer: Layer, which: Map, rows: slice) -> int:
+    """Up to which key some of the rows may look: beyond it there is nothing to work out."""
+    last = layer.allowed(which.batch, which.head, slice(rows.stop - 1, rows.stop))
+    if not last[0, -1] and len(layer.chunks) == 1:
+        keys = layer.allowed(which.batch, which.head, rows).any(0).nonzero()
+        return int(keys[-1]) + 1 if len(keys) else 1
+    return layer.keys
+
+
+def _widened(cells: Cells, columns: int) -> Cells:
+    more = columns - cells.total.shape[1]
+    return Cells(*(torch.nn.functional.pad(plane, (0, more)) for plane in cells)) if more else cells
+
+
+def tile(rec: Recording, which: Map, factor: int, row: int, column: int) -> Cells | None:
+    """The cells of a tile that is too fine for the pyramid; None where the pyramid has it."""
+    layer = rec.layer(which.layer)
+    if max(layer.queries, layer.keys) <= KEPT * factor and factor > 1:
+        return None
+    span = SIDE * factor
+    rows = slice(row * span, min((row + 1) * span, layer.queries))
+    keys = slice(column * span, min((column + 1) * span, layer.keys))
+    cells = block(rec, which, rows, keys)
+    for _ in range(factor.bit_length() - 1):
+        cells = cells.coarser()
+    return cells
+
+
+def cut_out(pyramid: Pyramid, factor: int, row: int, column: int) -> Cells:
+    level = pyramid.levels[factor]
+    here = (slice(row * SIDE, (row + 1) * SIDE), slice(column * SIDE, (column + 1) * SIDE))
+    return Cells(*(plane[here] for plane in level))
