@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .cached import folder_of, is_whole, make
+from .cached import cache_folder, folder_of, is_whole, make
 from .fetch import Wheel
 from .progress import Report
 from .reading import read, read_folder
@@ -25,7 +25,7 @@ from .reading import read, read_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["SOURCES", "Source", "about", "load_model"]
+__all__ = ["SOURCES", "Source", "about", "cache_folder", "load_model"]
 
 
 @dataclass(frozen=True)

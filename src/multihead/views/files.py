@@ -34,7 +34,7 @@ def to_json(report: Report) -> str:
         "verdicts": _records(report.verdicts),
         "findings": findings(report),
     }  # fmt: skip
-    return json.dumps(_plain(whole), ensure_ascii=False, indent=1, allow_nan=False)
+    return json.dumps(plain(whole), ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def to_csv(report: Report) -> str:
@@ -67,12 +67,12 @@ def _records(found: Any) -> list[dict[str, Any]] | None:
     return None if found is None else [dataclasses.asdict(one) for one in found]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON knows no NaN and no infinity."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

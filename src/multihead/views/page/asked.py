@@ -1,0 +1,110 @@
+"""Requests read into what they ask; what is not understood is a ValueError that says so."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from starlette.requests import Request
+
+from .tiles import Map
+
+_LETTERS = 200_000  # of a text that is typed in
+
+
+def recording_asked(request: Request) -> str:
+    return request.query_params.get("rec", "0")
+
+
+def whole(request: Request, name: str, default: int) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if not given.isdecimal() or len(given) > 9:
+        raise ValueError(f"{name} must be a whole number, but {given[:40]!r} came.")
+    return int(given)
+
+
+def flag(request: Request, name: str, default: str) -> bool:
+    """Whether sinks are hidden, by words and not by a number that nobody remembers."""
+    given = request.query_params.get(name, default)
+    if given not in ("hide", "show"):
+        raise ValueError(f"{name} must be hide or show, but {given[:40]!r} came.")
+    return given == "hide"
+
+
+def map_asked(request: Request) -> Map:
+    at = request.path_params
+    by = request.query_params.get("by", "weight")
+    return Map(at["layer"], at["head"], whole(request, "batch", 0), by)
+
+
+def place(text: str) -> list[tuple[int, int]]:
+    """
+    >>> place("18.6,16.0")
+    [(18, 6), (16, 0)]
+    """
+    found = []
+    for part in text.split(",") if text else []:
+        layer, dot, head = part.partition(".")
+        if not (dot and layer.isdecimal() and head.isdecimal() and len(part) < 12):
+            raise ValueError(f"heads are given as 18.6,16.0, but {text[:40]!r} came.")
+        found.append((int(layer), int(head)))
+    return found
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("a JSON object must come, and this is none.") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"a JSON object must come, but a {type(given).__name__} came.")
+    return given
+
+
+def text_asked(body: bytes) -> tuple[str, int]:
+    given = _object(body)
+    text, tokens = given.get("text"), given.get("tokens", 512)
+    if not isinstance(text, str) or len(text) > _LETTERS:
+        raise ValueError(
+            f"text must be a text of at most {_LETTERS:,} letters; give a shorter one."
+        )
+    if not isinstance(tokens, int) or isinstance(tokens, bool):
+        raise ValueError(f"tokens must be a whole number, but {tokens!r} came.")
+    return text, tokens
+
+
+def cut_asked(body: bytes) -> dict[str, Any]:
+    """{"rec": "0", "heads": [[18, 6]], "lasso": [[query, key], …] or null, "by": "zero"}."""
+    given = _object(body)
+    heads, lasso, by = given.get("heads"), given.get("lasso"), given.get("by", "zero")
+    if not isinstance(heads, list) or not 0 < len(heads) <= 1000 or not all(map(_is_head, heads)):
+        raise ValueError("heads must be pairs of layer and head, as [[18, 6]]; at least one.")
+    if lasso is not None and not (
+        isinstance(lasso, list) and 3 <= len(lasso) <= 5000 and all(map(_is_point, lasso))
+    ):
+        raise ValueError("a lasso is 3 to 5,000 points of query and key, or null for whole heads.")
+    if by not in ("zero", "mean", "resample"):
+        raise ValueError(f"by must be zero, mean or resample, but {str(by)[:40]!r} came.")
+    return {
+        "number": str(given.get("rec", "0")),
+        "heads": [(layer, head) for layer, head in heads],
+        "lasso": None if lasso is None else [(float(q), float(k)) for q, k in lasso],
+        "by": by,
+    }
+
+
+def _is_head(pair: Any) -> bool:
+    return (
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)
+    )
+
+
+def _is_point(pair: Any) -> bool:
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(type(n) in (int, float) and math.isfinite(n) and abs(n) < 1e6 for n in pair)
+    )

@@ -1,0 +1,115 @@
+"""Run the model for the page: record a text, or cut something and see what its words cost then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...masks import dense
+from ...observation import heatmap
+from ...recording import Recording, ablate, cut, record
+from ..report import STATS, Tell, tokenise
+from .shown import THUMB
+
+GUESSES = 5
+_AT_ONCE = 64  # rows of logits
+Guesses = list[list[tuple[str, float]]]  # what each token thinks comes next, likeliest first
+Point = tuple[float, float]  # a query and a key
+
+
+def make_recording(
+    model: Any, tokenizer: Any, text: str, tokens: int, tell: Tell
+) -> tuple[Recording, Guesses, dict[str, Any]]:
+    """Every head on the first tokens of a text, the next words it thought of, and what it was."""
+    ids, total = tokenise(tokenizer, text, tokens)
+    layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    what = f"Recording {len(ids):,} tokens"
+    tell(what, 0.0 if layers else None)
+
+    def told(calls: int) -> None:
+        tell(what, min(1.0, calls / layers) if layers else None)
+
+    stats = (*STATS, heatmap(THUMB))
+    with torch.no_grad(), record(model, stats=stats, tokenizer=tokenizer, progress=told) as rec:
+        output = model(ids[None].to(next(model.parameters()).device))
+    bos = getattr(tokenizer, "bos_token_id", None)
+    about = {
+        "bos": bool(bos is not None and int(ids[0]) == bos),
+        "bos_token": getattr(tokenizer, "bos_token", None),
+        "total": total,
+    }
+    return rec, next_words(_logits(output), tokenizer), about
+
+
+def _logits(output: Any) -> Tensor:
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
+        raise ValueError("the page reads next words from logits, and this model gives none.")
+    return logits[0]
+
+
+@torch.no_grad()
+def next_words(logits: Tensor, tokenizer: Any) -> Guesses:
+    """The likeliest next tokens of each row of (row, token), with their probabilities."""
+    found: Guesses = []
+    words: dict[int, str] = {}
+    for rows in logits.split(_AT_ONCE):
+        best = rows.float().topk(GUESSES)
+        chance = (best.values - rows.float().logsumexp(-1, keepdim=True)).exp()
+        for ids, shares in zip(best.indices.tolist(), chance.tolist(), strict=True):
+            for token in ids:
+                words.setdefault(token, tokenizer.decode([token]))
+            found.append([(words[token], p) for token, p in zip(ids, shares, strict=True)])
+    return found
+
+
+def cut_and_see(
+    model: Any,
+    tokenizer: Any,
+    ids: Tensor,
+    heads: Iterable[tuple[int, int]],
+    lasso: list[Point] | None,
+    by: str,
+) -> dict[str, Any]:
+    """Losses and next words without some heads, or without their links inside a lasso."""
+    chosen = [*heads]
+    surgery: contextlib.AbstractContextManager = (
+        ablate(model, chosen, by=by)
+        if lasso is None
+        else cut(model, chosen, links=dense(inside(lasso, len(ids))[None, None]))
+    )
+    device = next(model.parameters()).device
+    with torch.no_grad(), surgery:
+        logits = _logits(model(ids[None].to(device))).float().cpu()
+    loss = torch.full((len(ids),), torch.nan)
+    loss[1:] = torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="none")
+    return {"loss": loss, "guesses": next_words(logits, tokenizer)}
+
+
+def inside(lasso: list[Point], count: int) -> Tensor:
+    """The links whose middle lies inside a lasso of (query, key) points, (query, key).
+
+    A ray along the keys crosses the lasso an odd number of times from inside. Link (i, j) is the
+    square from i to i + 1 and j to j + 1.
+
+    >>> inside([(1, 0), (1, 2), (3, 2), (3, 0)], 4).int()
+    tensor([[0, 0, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 0, 0],
+            [0, 0, 0, 0]], dtype=torch.int32)
+    """
+    if len(lasso) < 3:
+        raise ValueError(f"a lasso needs 3 points at least, but {len(lasso)} came; draw a loop.")
+    middle = torch.arange(count) + 0.5
+    odd = torch.zeros(count, count, dtype=torch.bool)
+    for (q0, k0), (q1, k1) in zip(lasso, [*lasso[1:], lasso[0]], strict=True):
+        crosses = (middle >= min(q0, q1)) & (middle < max(q0, q1))  # (query,)
+        rows = crosses.nonzero()[:, 0]
+        if len(rows):
+            at = k0 + (middle[rows] - q0) * (k1 - k0) / (q1 - q0)
+            odd[rows] ^= middle[None] > at[:, None]
+    return odd

@@ -1,0 +1,85 @@
+"""Serve a session on this machine until Ctrl-C, or answer one request without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from .app import make_app
+from .session import Session
+
+HOST, PORT = "127.0.0.1", 8080
+
+
+def free_socket(port: int | None) -> tuple[socket.socket, bool]:
+    """A socket on this machine alone, at the port asked for, or at a free one if that is taken."""
+    for tried in (PORT if port is None else port, 0):
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((HOST, tried))
+        except (OSError, OverflowError):
+            made.close()
+            if tried == 0:
+                raise
+        else:
+            return made, tried != 0
+    raise AssertionError
+
+
+class _Server(uvicorn.Server):
+    """Tells when it can be asked."""
+
+    opened: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.opened()
+
+
+def serve(session: Session, made: socket.socket, opened: Callable[[str], None]) -> None:
+    """Answer until Ctrl-C; `opened` is told the address once it can be asked."""
+    token = secrets.token_urlsafe(24)
+    config = uvicorn.Config(
+        make_app(session, token), log_level="error", access_log=False, lifespan="off",
+        timeout_graceful_shutdown=0, server_header=False, h11_max_incomplete_event_size=64 * 1024,
+    )  # fmt: skip
+    server = _Server(config)
+    address = f"http://{HOST}:{made.getsockname()[1]}/?token={token}"
+    server.opened = lambda: opened(address)
+    try:
+        server.run(sockets=[made])
+    finally:
+        session.naming.stop()
+
+
+def get(session: Session, path: str) -> tuple[int, bytes]:
+    """What a GET of a path would answer, without a socket: a status and a body."""
+    token = secrets.token_urlsafe(24)
+    where, _, query = path.partition("?")
+    scope = {
+        "type": "http", "method": "GET", "path": where, "raw_path": where.encode(),
+        "query_string": query.encode(), "http_version": "1.1", "scheme": "http",
+        "server": (HOST, PORT), "client": (HOST, 0), "root_path": "",
+        "headers": [(b"host", HOST.encode()), (b"x-multihead-token", token.encode())],
+    }  # fmt: skip
+    status, parts = 500, []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(3600)  # whoever asks stays
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        elif message["type"] == "http.response.body":
+            parts.append(message.get("body", b""))
+
+    asyncio.run(make_app(session, token)(scope, receive, send))  # type: ignore[arg-type]
+    return status, b"".join(parts)

@@ -1,0 +1,145 @@
+"""What one page is about: recordings, perhaps the model they come from, and names for its heads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import torch
+
+from ...patterns import habits
+from ...recording import Recording
+from ..findings import findings
+from ..report import About, Report, Tell, check_text
+from .cache import Cache
+from .making import Guesses, Point, cut_and_see, make_recording
+from .naming import Naming
+from .shown import Shown, numbers
+from .tiles import Map
+
+CACHE = 256 * 2**20  # bytes of pyramids
+MOST_TEXTS = 4  # recordings that are kept of texts that were typed in
+MOST_TOKENS = 8192
+
+
+class Session:
+    """Everything that the page can ask for. Methods may be called from several threads at once."""
+
+    def __init__(self, model: Any = None, tokenizer: Any = None, name: str = "") -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.shown: dict[str, Shown] = {}
+        self.naming = Naming()
+        self._cache = Cache(CACHE)
+        self._ids = itertools.count()
+        self._model_lock = threading.Lock()  # one run of the model at a time
+        self._typed: list[str] = []  # ids of recordings that may go
+        self._findings: dict[tuple[str, int], list[str]] = {}
+
+    # ── recordings
+
+    def add(
+        self, rec: Recording, label: str, about: dict[str, Any], guesses: Guesses | None = None
+    ) -> str:
+        number = str(next(self._ids))
+        shown = Shown(rec, label, self._cache, about)
+        shown.guesses = guesses
+        self.shown[number] = shown
+        return number
+
+    def record(self, text: str, tokens: int, label: str, tell: Tell, typed: bool = False) -> str:
+        """Record a text by the page's own model; returns the id of the recording."""
+        if self.model is None:
+            raise ValueError("there is no model here, only a recording; start look with --model.")
+        check_text(text)
+        if not 8 <= tokens <= MOST_TOKENS:
+            raise ValueError(f"tokens must be 8 to {MOST_TOKENS:,}, but {tokens!r} came.")
+        with self._model_lock:
+            rec, guesses, about = make_recording(self.model, self.tokenizer, text, tokens, tell)
+        number = self.add(rec, label, {**self.about(), **about, "text": label}, guesses)
+        if typed:
+            self._typed.append(number)
+            while len(self._typed) > MOST_TEXTS:
+                self._forget(self._typed.pop(0))
+        return number
+
+    def _forget(self, number: str) -> None:
+        shown = self.shown.pop(number, None)
+        self._cache.drop(lambda key: isinstance(key, tuple) and key[0] == id(shown))
+
+    def about(self) -> dict[str, Any]:
+        """The model's line, for whoever shows it: what it is, and that it was quantised."""
+        from ...sources import about
+
+        return {"model": about(self.model) if self.model is not None else ""}
+
+    def of(self, number: str) -> Shown:
+        if number not in self.shown:
+            known = ", ".join(self.shown)
+            raise ValueError(f"there is no recording {number!r}; choose one of {known}.")
+        return self.shown[number]
+
+    # ── what is asked
+
+    def home(self, number: str, batch: int) -> dict[str, Any]:
+        shown = self.of(number)
+        told = shown.home(batch)
+        told |= {
+            "recording": number,
+            "recordings": [{"id": i, "label": s.label} for i, s in self.shown.items()],
+            "can_run": self.model is not None and shown.rec.ids is not None,
+            "can_cut": self.model is not None and shown.guesses is not None,
+        }
+        return told
+
+    def names(self, number: str) -> dict[str, Any]:
+        told = self.naming.told()
+        told["findings"] = self.findings(number)
+        return told
+
+    def findings(self, number: str) -> list[str]:
+        """Plain sentences on what was found so far."""
+        key = (number, self.naming.version)
+        if key not in self._findings:
+            shown, naming = self.of(number), self.naming
+            rec, about = shown.rec, shown.about
+            has = rec.layers and all(
+                k in rec.layers[0].kinds for k in ("peak_key", "received_mean")
+            )
+            told = About(
+                about.get("model", ""), None, about.get("text", ""), about.get("total"),
+                bool(about.get("bos")), about.get("bos_token"),
+            )  # fmt: skip
+            report = Report(
+                told, rec, habits(rec) if has else [], names=naming.names,
+                scores=None, controlled=True, verdicts=naming.verdicts,
+            )  # fmt: skip
+            said = findings(report)
+            self._findings[key] = said if naming.names is not None else said[1:]
+        return self._findings[key]
+
+    def cut(
+        self, number: str, heads: list[tuple[int, int]], lasso: list[Point] | None, by: str
+    ) -> dict[str, Any]:
+        """What losses and next words become without some heads, or some of their links."""
+        shown = self.of(number)
+        if self.model is None or shown.rec.ids is None:
+            raise ValueError("nothing can be cut without the model; start look with --model.")
+        ids = torch.as_tensor(shown.rec.ids)[0]
+        with self._model_lock:
+            seen = cut_and_see(self.model, self.tokenizer, ids, heads, lasso, by)
+        before = shown.rec.loss
+        return {
+            "loss": numbers(seen["loss"], 5),
+            "mean": float(seen["loss"].nanmean()),
+            "before": None if before is None else float(before[0].nanmean()),
+            "next": [[[w, round(p, 4)] for w, p in row] for row in seen["guesses"]],
+            "next_before": [[[w, round(p, 4)] for w, p in row] for row in shown.guesses or []],
+        }
+
+    def map(self, number: str, asked: Map, hide: bool) -> tuple[Shown, Map]:
+        """The map of a head with its sinks left out or not."""
+        shown = self.of(number)
+        layer = shown.layer(asked)
+        hidden = shown.sinks(layer, asked.head, asked.batch) if hide else ()
+        return shown, Map(asked.layer, asked.head, asked.batch, asked.by, hidden)

@@ -1,0 +1,32 @@
+"""The table of heads as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from .session import Session
+
+
+def heads_csv(session: Session, number: str) -> str:
+    """One line a head: its statistics, its names, and its score in every pattern."""
+    named: dict[tuple[int, int], list[str]] = {}
+    for name in session.naming.names or ():
+        said = f"{name.pattern} {name.where} {name.score:.2f}"
+        named.setdefault((name.layer, name.head), []).append(said)
+    scored = {(row["layer"], row["head"]): row["scores"] for row in session.naming.scores}
+    rows: list[dict[str, Any]] = []
+    for row in session.of(number).heads():
+        at = (row["layer"], row["head"])
+        row = {
+            **row,
+            "sinks": " ".join(map(str, row["sinks"])),
+            "names": "; ".join(named.get(at, [])),
+        }
+        rows.append(row | {key: value[0] for key, value in scored.get(at, {}).items()})
+    file = io.StringIO()
+    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return file.getvalue()
