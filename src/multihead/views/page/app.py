@@ -86,9 +86,7 @@ def make_app(session: Session, token: str) -> Guard:
 
         chosen = request.query_params.get("heads", "")
         number = recording_asked(request)
-        html = await _work(
-            request, limit, lambda: standalone(session, number, place(chosen))
-        )
+        html = await _work(request, limit, lambda: standalone(session, number, place(chosen)))
         return _gone() if html is None else Response(html, media_type="text/html", headers=_SAVE)
 
     routes = [

@@ -1,0 +1,75 @@
+// Compare: every head as a dot; two heads, or two recordings, side by side with their difference.
+
+import { html, useMemo, useState } from "./vendor/preact.js";
+import { mapOf, setState } from "./state.js";
+import { getJSON, paths } from "./source.js";
+import { useAnswer, useSoon } from "./hooks.js";
+import { MapView } from "./headmap.js";
+import { MapTools } from "./legend.js";
+import { Ramp, labelOf, statsOf } from "./grid.js";
+import { Scatter } from "./scatter.js";
+import { number, percent } from "./words.js";
+
+export function Compare({ state, data, names }) {
+  const rows = useMemo(() => joined(data, names), [data, names?.version]);
+  const kinds = [...statsOf(data), ...Object.keys(rows[0].scores)];
+  const x = kinds.includes(state.x) ? state.x : kinds[0], y = kinds.includes(state.y) ? state.y : kinds[1] || kinds[0];
+  const choose = (key, value) => html`<label>${key === "x" ? "across" : "up"} <select value=${value} onChange=${(e) => setState({ [key]: e.target.value })}>
+    ${kinds.map((k) => html`<option value=${k}>${labelOf(k)}</option>`)}</select></label>`;
+  const brushed = (inside) => setState({ filter: inside.length ? `in:${inside.join("_")}` : "" });
+  const inside = state.filter.startsWith("in:") ? new Set(state.filter.slice(3).split("_")) : null;
+  const openHead = (at) => { const [layer, head] = at.split(".").map(Number); setState({ view: "head", layer, head }); };
+  return html`<div class="compare">
+    <section class="dots" aria-label="every head as a dot"><div class="tools"><h2>Every head</h2>${choose("x", x)}${choose("y", y)}
+        ${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${inside.size} heads brushed ×</button>`}</div>
+      <${Scatter} rows=${rows} x=${x} y=${y} inside=${inside} brushed=${brushed} picked=${[state.a, state.b]}
+        pick=${(at) => setState(!state.a || state.b ? { a: at, b: state.a && state.b ? "" : state.b } : { b: at })} />
+      <p class="note">A click picks a head to compare, then a second one; dragging brushes. Whiskers are 95 % intervals over seeds, where there are seeds.</p>
+      ${inside && html`<p class="brushed">${[...inside].slice(0, 60).map((at) => html`<button class="chip" onClick=${() => openHead(at)}>${at}</button>`)}</p>`}</section>
+    <section class="pair" aria-label="two heads side by side"><${Pair} state=${state} data=${data} /></section></div>`;
+}
+
+/** Statistics and scores of each head in one row. */
+function joined(data, names) {
+  const scores = new Map((names?.scores || []).map((s) => [`${s.layer}.${s.head}`, s.scores]));
+  return data.heads.map((h) => ({ ...h, at: `${h.layer}.${h.head}`, scores: scores.get(`${h.layer}.${h.head}`) || {} }));
+}
+
+function Pair({ state, data }) {
+  const heads = data.heads.map((h) => `${h.layer}.${h.head}`);
+  const a = heads.includes(state.a) ? state.a : "", b = heads.includes(state.b) ? state.b : "";
+  const other = useAnswer(state.rb ? `${state.rb} ${state.batch}` : null, () => getJSON(paths.home(state.rb, state.batch)));
+  const [cross, setCross] = useState(null);
+  const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
+  const point = useSoon((place) => setCross(place), 30);
+  const pick = (key, value) => html`<label>${key} <select value=${value} onChange=${(e) => setState({ [key]: e.target.value })}>
+    <option value="">choose a head</option>${heads.map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
+  const tools = html`<div class="tools"><h2>Side by side</h2>${pick("a", a)}${pick("b", b)}
+    ${data.recordings.length > 1 && html`<label>b of <select value=${state.rb} onChange=${(e) => setState({ rb: e.target.value })}>
+      <option value="">the same recording</option>${data.recordings.filter((r) => r.id !== state.rec).map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}</div>`;
+  if (!a || !b) return html`${tools}<p class="note">Choose two heads, here or among the dots.</p>`;
+  const there = state.rb ? other.value : data;
+  if (!there) return html`${tools}<p class="note">${other.error || "…"}</p>`;
+  const place = (at, d) => d.layers.find((l) => l.index === Number(at.split(".")[0]));
+  const la = place(a, data), lb = place(b, there);
+  if (!la || !lb) return html`${tools}<p class="error">The other recording has no layer of that number.</p>`;
+  const maps = { a: mapOf({ ...state, a }, "a"), b: mapOf({ ...state, b }, "b") };
+  const wordsOf = (layer, d) => [d.texts[layer.query_text], d.texts[layer.key_text]];
+  const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
+  const hiddenOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.hidden || 0;
+  const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
+  const same = la.queries === lb.queries && la.keys === lb.keys;
+  const hides = state.sinks === "hide", both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])];
+  return html`${tools}<${MapTools} state=${state} info=${{ sinks: [], norm_found: true }} />
+    ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
+      weight on sinks ${hides ? "hidden" : "shown"}: a ${percent(hiddenOf(a, data))}, b ${percent(hiddenOf(b, there))}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
+    <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
+        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} ...${shared} /></figure>
+      <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}</small></figcaption>
+        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} ...${shared} /></figure>
+      ${same ? html`<figure class="difference"><figcaption>a − b <span class="scale"><i>b more</i><${Ramp} scale="difference" /><i>a more</i></span></figcaption>
+        <${MapView} map=${maps.a} minus=${maps.b} layer=${la} words=${wordsOf(la, data)} hidden=${[]} label=${`difference of heads ${a} and ${b}`} ...${shared} /></figure>`
+    : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
+    <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
+      <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>`;
+}

@@ -1,0 +1,47 @@
+// Take it along: this view as a picture, the heads as a table, the whole as one file.
+
+import { html, useState } from "./vendor/preact.js";
+import { download, getJSON, paths, save, standalone } from "./source.js";
+import { shortened } from "./words.js";
+
+export function Exports({ state, layer, head }) {
+  const [chosen, setChosen] = useState(`${layer.index}.${head}`), [error, setError] = useState(""), [busy, setBusy] = useState(false);
+  const name = `head-${layer.index}.${head}`;
+  const canvas = () => document.querySelector(".mapbox canvas");
+  const guarded = (work) => async () => {
+    setError(""); setBusy(true);
+    try { await work(); } catch (problem) { setError(problem.message); }
+    setBusy(false);
+  };
+  const button = (label, work) => html`<button disabled=${busy} onClick=${guarded(work)}>${label}</button>`;
+  return html`<h3>This view</h3><p class="row">
+      ${button("PNG", async () => save(await pngOf(canvas()), `${name}.png`))}
+      ${button("SVG", async () => save(new Blob([await svgOf(canvas(), name)], { type: "image/svg+xml" }), `${name}.svg`))}</p>
+    <h3>The table of heads</h3><p class="row">
+      ${!standalone && button("CSV", () => download(`/heads.csv?rec=${state.rec}`, "heads.csv"))}
+      ${button("JSON", async () => save(new Blob([JSON.stringify((await getJSON(paths.home(state.rec, state.batch))).heads, null, 1)], { type: "application/json" }), "heads.json"))}</p>
+    ${!standalone && html`<h3>The whole, as one page</h3><p>One file that opens anywhere, with no network: the chosen heads exactly at every zoom, all others pooled, and it says so.</p>
+      <p class="row"><label>heads, exactly <input value=${chosen} onInput=${(e) => setChosen(e.target.value)} size="24" placeholder="18.6,16.0" /></label>
+        ${button("HTML", () => download(`/export.html?rec=${state.rec}&heads=${encodeURIComponent(chosen)}`, "multihead.html"))}</p>`}
+    ${busy && html`<p role="status">Working …</p>`}${error && html`<p class="error" role="alert">${error}</p>`}`;
+}
+
+const pngOf = (canvas) => new Promise((give) => canvas.toBlob(give, "image/png"));
+
+/** The map as a picture inside, its words as text around it. */
+export async function svgOf(canvas, title) {
+  const m = canvas.headMap, s = m.scale, side = m.side, MARGIN = m.margin;
+  const cut = Object.assign(document.createElement("canvas"), { width: side * m.ratio, height: side * m.ratio });
+  cut.getContext("2d").drawImage(canvas, -MARGIN.left * m.ratio, -MARGIN.top * m.ratio);
+  const safe = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.codePointAt(0)};`);
+  const words = [], step = Math.max(1, Math.ceil(13 / s));
+  for (let i = Math.max(0, Math.ceil(m.view.q)); i < Math.min(m.shown.layer.queries, m.view.q + m.view.span); i += step) {
+    words.push(`<text x="${MARGIN.left - 6}" y="${MARGIN.top + (i + 0.5 - m.view.q) * s + 4}" text-anchor="end">${safe(s >= 9 ? shortened(m.shown.words[0][i] ?? "") : String(i))}</text>`);
+  }
+  for (let i = Math.max(0, Math.ceil(m.view.k)); i < Math.min(m.shown.layer.keys, m.view.k + m.view.span); i += step) {
+    words.push(`<text transform="translate(${MARGIN.left + (i + 0.5 - m.view.k) * s} ${MARGIN.top - 6}) rotate(-60)">${safe(s >= 9 ? shortened(m.shown.words[1][i] ?? "", 12) : String(i))}</text>`);
+  }
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${MARGIN.left + side} ${MARGIN.top + side}" font-family="monospace" font-size="11"><title>${safe(title)}</title>
+<image x="${MARGIN.left}" y="${MARGIN.top}" width="${side}" height="${side}" href="${cut.toDataURL("image/png")}"/>
+${words.join("\n")}</svg>`;
+}

@@ -1,0 +1,111 @@
+// The map as a part of a view: it follows the state, and tells of what is pointed at.
+
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { getJSON, paths } from "./source.js";
+import { useAnswer, useLatest, useSoon } from "./hooks.js";
+import { HeadMap } from "./map.js";
+import { named, number } from "./words.js";
+
+const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
+
+/** How many tokens a cell of each level stands for. */
+export function factorsOf(layer) {
+  const longest = Math.max(layer.queries, layer.keys), found = [1];
+  while (256 * found[found.length - 1] < longest) found.push(found[found.length - 1] * 2);
+  return found;
+}
+
+export function MapView({ map, minus, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact }) {
+  const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
+  const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
+  const other = useAnswer(minus ? paths.range(minus) : null, () => getJSON(paths.range(minus)));
+  const hear = useLatest((what, ...args) => {
+    if (what === "view") setView(args[0]);
+    if (what === "hover") { hover?.(args[0]); describe(args[0]); }
+    if (what === "pick") pickAt(args[0]);
+    if (what === "lasso") lasso?.(args[0]);
+    if (what === "drawn") drawn?.(args[0]);
+  });
+  const most = (factor) => {
+    if (lock) return Number(lock);
+    const tops = [range, minus && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? null : null));
+    return tops.includes(null) ? null : Math.max(...tops);
+  };
+  const describe = useSoon(async (place) => {
+    if (!place) { setSaid(""); return; }
+    setSaid(await sentence(map, minus, layer, words, place));
+  }, 50);
+  const pickAt = async (place) => {
+    const { factor: f, query, key } = place;
+    if (f > 1 && !minus) {
+      const found = await getJSON(paths.cell(map, f, Math.floor(query / f), Math.floor(key / f)));
+      if (found.value !== null) { drawing.current.land(found.query, found.key); pick?.({ query: found.query, key: found.key }); return; }
+    }
+    pick?.({ query, key });
+  };
+  useEffect(() => {
+    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact && { left: 84, top: 66 });
+    drawing.current = made;
+    canvas.current.headMap = made; // for whoever exports it, and for tests
+    const recolour = () => made.draw();
+    addEventListener("recolour", recolour);
+    return () => { removeEventListener("recolour", recolour); made.close(); };
+  }, []);
+  useEffect(() => {
+    const m = drawing.current;
+    m.lassoing = Boolean(lassoing);
+    if (!lassoing && m.lasso) { m.lasso = null; }
+    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors: factorsOf(layer) });
+  });
+  useEffect(() => {
+    const m = drawing.current, v = m.view;
+    const whole = Math.max(layer.queries, layer.keys), span = view.span > 0 ? Math.min(view.span, whole) : whole;
+    if (Math.abs(v.span - span) > 0.02 || Math.abs(v.q - view.q) > 0.02 || Math.abs(v.k - view.k) > 0.02) m.setView(view);
+  }, [view.q, view.k, view.span, layer]);
+  useEffect(() => { drawing.current.setCross(cross || drawing.current.cross); }, [cross?.query, cross?.key]);
+  const keys = (e) => {
+    const m = drawing.current;
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (PAN[e.key]) m.pan(...PAN[e.key]);
+    else if (e.key === "+" || e.key === "=") m.zoomBy(1.5);
+    else if (e.key === "-") m.zoomBy(1 / 1.5);
+    else if (e.key === "0") { m.setView({ q: 0, k: 0, span: 0 }); setView({ q: 0, k: 0, span: 0 }); }
+    else if (e.key === "Enter") strongest(m, pickAt);
+    else return;
+    e.preventDefault();
+  };
+  const trouble = range.error || other.error;
+  return html`<div class="mapbox">
+    <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas>
+    ${trouble && html`<p class="error over" role="alert">${trouble}</p>`}
+    <p class=${said ? "pointed" : "pointed empty"} aria-live="polite">${said}</p></div>`;
+}
+
+/** 'ran' (7) reads 0.41 from 'cat' (2); of pooled cells, the largest and where it is. */
+async function sentence(map, minus, layer, words, { query, key, factor: f }) {
+  const cell = (m) => getJSON(paths.cell(m, f, Math.floor(query / f), Math.floor(key / f)));
+  try {
+    const found = await cell(map);
+    if (found.value === null) return f > 1 ? "Nobody may look here." : `${named(words[0], query)} may not look at ${named(words[1], key)}.`;
+    if (minus) {
+      const other = await cell(minus);
+      const apart = (found.value ?? 0) - (other.value ?? 0);
+      return `${named(words[0], query)} from ${named(words[1], key)}: ${number(found.value)} − ${number(other.value)} = ${number(apart)}${f > 1 ? `, largest of ${f}×${f} each` : ""}`;
+    }
+    const said = `${named(words[0], found.query)} reads ${number(found.value)} from ${named(words[1], found.key)}`;
+    return f > 1 ? `${said}, largest of ${f}×${f}` : said;
+  } catch (error) { return error.message; }
+}
+
+/** Where the brightest cell in view is. */
+function strongest(m, go) {
+  const f = m.factor, { q, k, span } = m.view, { queries, keys } = m.shown.layer;
+  let best = null;
+  for (let i = Math.max(0, Math.floor(q / f)); i * f < Math.min(queries, q + span); i++) {
+    for (let j = Math.max(0, Math.floor(k / f)); j * f < Math.min(keys, k + span); j++) {
+      const value = m.valueAt({ query: i * f, key: j * f });
+      if (value !== undefined && value === value && (!best || value > best.value)) best = { value, query: i * f, key: j * f };
+    }
+  }
+  if (best) go({ ...best, factor: f });
+}

@@ -1,0 +1,107 @@
+// The page: a line that says what is looked at, the view that the address asks for, and the keys.
+
+import { html, render, useEffect, useState } from "./vendor/preact.js";
+import { getState, setState } from "./state.js";
+import { getJSON, paths, standalone } from "./source.js";
+import { useAnswer, usePageState } from "./hooks.js";
+import { Home } from "./home.js";
+import { Head } from "./head.js";
+import { Compare } from "./compare.js";
+import { OwnText } from "./owntext.js";
+import { Help } from "./help.js";
+
+const VIEWS = { home: Home, head: Head, compare: Compare };
+
+function Page() {
+  const state = usePageState();
+  const [names, setNames] = useState(null), [open, setOpen] = useState("");
+  const home = useAnswer(`${state.rec} ${state.batch}`, () => getJSON(paths.home(state.rec, state.batch)));
+  useEffect(() => {
+    let timer = 0, wanted = true;
+    const look = async () => {
+      try {
+        const told = await getJSON(paths.names(getState().rec), { fresh: true });
+        if (!wanted) return;
+        setNames((before) => (before && before.version === told.version && before.state === told.state
+          && before.share === told.share && before.message === told.message ? before : told));
+        if (told.state === "running") timer = setTimeout(look, 1500);
+      } catch { if (wanted) timer = setTimeout(look, 4000); }
+    };
+    look();
+    return () => { wanted = false; clearTimeout(timer); };
+  }, [state.rec]);
+  const data = home.value;
+  useEffect(() => {
+    if (!data) return undefined;
+    const press = (event) => keys(event, data, () => setOpen((was) => (was === "help" ? "" : "help")));
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, [data]);
+  if (home.error) return html`<${Trouble} message=${home.error} />`;
+  if (!data) return html`<p class="wait">One moment …</p>`;
+  const View = VIEWS[state.view] || Home;
+  document.title = state.view === "head" ? `${state.layer}.${state.head} · multihead` : "multihead";
+  return html`
+    <${Top} state=${state} data=${data} open=${setOpen} />
+    <main><${View} key=${state.view} state=${state} data=${data} names=${names} /></main>
+    ${open === "text" && html`<${OwnText} data=${data} close=${() => setOpen("")} />`}
+    ${open === "help" && html`<${Help} close=${() => setOpen("")} />`}`;
+}
+
+function Trouble({ message }) {
+  return html`<main class="trouble"><h1>multihead</h1><p role="alert">${message}</p></main>`;
+}
+
+/** Always in sight: the model, how it was quantised, its first token, and how many there are. */
+function Top({ state, data, open }) {
+  const about = data.about, bos = about.bos === undefined ? "" : about.bos ? `begins with ${about.bos_token}` : "no BOS";
+  const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
+  const link = (view, label) => html`<a href="#view=${view}" class=${state.view === view ? "here" : ""}
+    aria-current=${state.view === view ? "page" : undefined}
+    onClick=${(e) => { e.preventDefault(); setState({ view }); }}>${label}</a>`;
+  return html`<header>
+    <a class="logo" href="#" onClick=${(e) => { e.preventDefault(); setState({ view: "home" }); }}>multihead</a>
+    <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
+    <p class="about" title=${about.model || data.label}>
+      <b>${about.model || data.label}</b>
+      <span>${data.tokens ? `${data.tokens.toLocaleString("en")}${cut} tokens` : ""}</span>
+      <span>${bos}</span></p>
+    ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}
+      onChange=${(e) => setState({ rec: e.target.value })}>
+      ${data.recordings.map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}
+    ${data.batches > 1 && html`<label class="pick">row <select value=${state.batch}
+      onChange=${(e) => setState({ batch: Number(e.target.value) })}>
+      ${Array.from({ length: data.batches }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}
+    ${data.can_run && !standalone && html`<button onClick=${() => open("text")}>Your own text</button>`}
+    <button class="icon" aria-label="light or dark" title="light or dark" onClick=${turn}>◐</button>
+    <button class="icon" aria-label="keys" title="keys (?)" onClick=${() => open("help")}>?</button>
+  </header>`;
+}
+
+function turn() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  dispatchEvent(new Event("recolour"));
+  setState({ lock: getState().lock }); // the same state, drawn anew
+}
+
+/** Arrows go from head to head, with the view kept. */
+function keys(event, data, help) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey && event.key.startsWith("Arrow")) return;
+  if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.target.closest("[data-keys]")) return;
+  if (event.key === "?") { help(); return; }
+  if (event.key === "h") { setState({ view: "home" }); return; }
+  if (event.key === "c") { setState({ view: "compare" }); return; }
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  const step = steps[event.key], state = getState();
+  if (!step || state.view !== "head") return;
+  event.preventDefault();
+  const at = data.layers.findIndex((l) => l.index === state.layer);
+  const layer = data.layers[Math.max(0, Math.min(data.layers.length - 1, at + step[0]))];
+  const head = Math.max(0, Math.min(layer.heads - 1, state.head + step[1]));
+  setState({ layer: layer.index, head });
+}
+
+addEventListener("recolour", () => render(html`<${Page} at=${Math.random()} />`, document.getElementById("page")));
+render(html`<${Page} />`, document.getElementById("page"));

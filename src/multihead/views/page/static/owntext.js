@@ -1,0 +1,31 @@
+// Your own text: typed in, recorded with live progress, and looked at from where one was.
+
+import { html, useState } from "./vendor/preact.js";
+import { postLines } from "./source.js";
+import { setState } from "./state.js";
+import { Dialog } from "./dialog.js";
+
+export function OwnText({ data, close }) {
+  const [text, setText] = useState(""), [tokens, setTokens] = useState(512);
+  const [told, setTold] = useState(null), [error, setError] = useState("");
+  const record = async () => {
+    setError(""); setTold({ message: "Recording", share: 0 });
+    try {
+      await postLines("/record.ndjson", { text, tokens }, (line) => {
+        if (line.error) { setError(line.error); setTold(null); }
+        else if (line.recording) { setState({ rec: line.recording, pin: "" }); close(); }
+        else setTold(line);
+      });
+    } catch (problem) { setError(problem.message); setTold(null); }
+  };
+  return html`<${Dialog} title="Your own text" close=${close}>
+    <p>${data.about.model} reads it, and every head of it is recorded. What you look at stays as it is.</p>
+    <textarea rows="9" aria-label="text" placeholder="A paragraph or more" value=${text} autofocus
+      onInput=${(e) => setText(e.target.value)}></textarea>
+    <p class="row"><label>tokens at most <select value=${tokens} onChange=${(e) => setTokens(Number(e.target.value))}>
+      ${[128, 512, 1024, 2048, 4096, 8192].map((n) => html`<option value=${n}>${n.toLocaleString("en")}</option>`)}</select></label>
+    <button class="main" disabled=${told !== null || !text.trim()} onClick=${record}>Record</button></p>
+    ${told && html`<p role="status">${told.message} <progress value=${told.share ?? undefined} max="1"></progress></p>`}
+    ${error && html`<p role="alert" class="error">${error}</p>`}
+  </${Dialog}>`;
+}

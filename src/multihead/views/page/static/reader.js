@@ -1,0 +1,57 @@
+// A text to read, its words shaded: thousands of them, so they are made once and only shades change.
+
+import { html, useEffect, useRef } from "./vendor/preact.js";
+import { visible } from "./words.js";
+import { wash } from "./colours.js";
+import { useLatest } from "./hooks.js";
+
+const FAINTEST = 0.004;
+
+/** `shades` are 0 to 1 a word; `hover` and `pick` are told the place of a word. */
+export function Reader({ words, shades, pinned, hover, pick, label, follow = false }) {
+  const box = useRef(), spans = useRef([]), shaded = useRef([]);
+  const hear = useLatest((what, at) => (what === "hover" ? hover(at) : pick(at)));
+  useEffect(() => {
+    const made = document.createDocumentFragment();
+    spans.current = words.map((word, i) => {
+      const span = document.createElement("span");
+      span.className = "word";
+      span.textContent = visible(word);
+      span.dataset.i = i;
+      span.title = `token ${i}`;
+      span.setAttribute("role", "option");
+      made.append(span);
+      if (word.includes("\n")) made.append(document.createElement("br"));
+      return span;
+    });
+    shaded.current = [];
+    box.current.replaceChildren(made);
+  }, [words]);
+  useEffect(() => {
+    for (const i of shaded.current) if (spans.current[i]) spans.current[i].style.backgroundColor = "";
+    shaded.current = [];
+    (shades || []).forEach((share, i) => {
+      if (share > FAINTEST && spans.current[i]) {
+        spans.current[i].style.backgroundColor = wash(share);
+        shaded.current.push(i);
+      }
+    });
+  });
+  useEffect(() => {
+    for (const span of box.current.querySelectorAll(".pinned")) span.classList.remove("pinned");
+    const span = pinned === null ? null : spans.current[pinned];
+    if (!span) return;
+    span.classList.add("pinned");
+    if (follow) span.scrollIntoView({ block: "nearest" });
+  }, [pinned, words]);
+  const at = (e) => (e.target.dataset.i === undefined ? null : Number(e.target.dataset.i));
+  const key = (e) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10 }[e.key];
+    if (step === undefined) return;
+    e.preventDefault(); e.stopPropagation();
+    hear("pick", Math.max(0, Math.min(words.length - 1, (pinned ?? -1) + step)));
+  };
+  return html`<div class="reader" ref=${box} tabindex="0" role="listbox" aria-label=${label} data-keys onKeyDown=${key}
+    onPointerOver=${(e) => at(e) !== null && hear("hover", at(e))} onPointerLeave=${() => hear("hover", null)}
+    onClick=${(e) => at(e) !== null && hear("pick", at(e))}></div>`;
+}

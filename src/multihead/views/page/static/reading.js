@@ -1,0 +1,60 @@
+// Where a token looks, or who looks at it: over the words, as a sentence, as its strongest links.
+
+import { html } from "./vendor/preact.js";
+import { setState } from "./state.js";
+import { getJSON, paths } from "./source.js";
+import { useAnswer } from "./hooks.js";
+import { Reader } from "./reader.js";
+import { Strip } from "./strips.js";
+import { named, number, percent, visible } from "./words.js";
+
+const UNITS = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
+const SHOWN = ["entropy", "distance", "received"];
+
+export function Reading({ state, map, layer, words, info, pinned, hovered, point }) {
+  const from = state.reads !== "to";
+  const place = pinned ?? (hovered ? (from ? hovered.query : hovered.key) : null);
+  const weights = { ...map, by: state.by };
+  const path = place === null ? null : from ? paths.row(weights, place) : paths.column(weights, place);
+  const answer = useAnswer(path, () => getJSON(path));
+  const seen = path && answer.value && answer.key === path ? answer.value : null;
+  const same = layer.query_text === layer.key_text;
+  const asked = from ? words[0] : words[1], other = from ? words[1] : words[0];
+  const top = seen ? Math.max(1e-12, ...seen.weights.filter((v) => v !== null)) : 1;
+  const shades = seen && seen.weights.map((v) => Math.sqrt((v || 0) / (state.by === "norm" ? top : 1)));
+  const pick = (i) => setState({ pin: pinned === i ? "" : `q${i}` });
+  return html`
+    <div class="tools"><div class="switch" role="radiogroup" aria-label="direction">
+      <button role="radio" aria-checked=${from} onClick=${() => setState({ reads: "from" })}>where it looks</button>
+      <button role="radio" aria-checked=${!from} onClick=${() => setState({ reads: "to" })}>who looks at it</button></div>
+      ${pinned !== null ? html`<button class="chip" onClick=${() => setState({ pin: "" })}>${named(asked, pinned)} held ×</button>`
+    : html`<span class="note">Point at a word or at the map; a click holds it.</span>`}</div>
+    <p class="sentence" aria-live="polite">${seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
+    ${seen && html`<div class="links">
+      <table class="top"><caption>${from ? "reads most from" : "is read most by"}</caption><tbody>
+        ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => pick(i)}>${named(other, i)}</button></td>
+          <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
+      ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}</div>`}
+    ${!same && html`<h3>The text that asks</h3>`}
+    <${Reader} words=${words[0]} shades=${from && !same ? null : same ? shades : !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
+      hover=${(i) => point(i === null ? null : { query: i, key: i })} pick=${pick} label="the text, shaded by weight" />
+    ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place}
+      hover=${() => {}} pick=${(i) => setState({ pin: `q${i}`, reads: "to" })} label="the text that is asked, shaded by weight" />`}
+    ${info && SHOWN.filter((key) => info.strips[key]).map((key) => html`<${Strip} label=${key === "received" ? "received (key)" : key} unit=${UNITS[key]} values=${info.strips[key]} mark=${place} pick=${pick} />`)}`;
+}
+
+function said(seen, place, from, asked, other, by) {
+  if (!seen.top.length) return `${named(asked, place)} ${from ? "may look at nothing." : "is looked at by nobody."}`;
+  const [best, value] = seen.top[0];
+  const whole = by === "norm" ? "" : from ? "" : ` In all it gets ${number(seen.sum)} rows' weight.`;
+  return from ? `${named(asked, place)} reads ${number(value)} from ${named(other, best)}.`
+    : `${named(asked, place)} is read most by ${named(other, best)}: ${number(value)}.${whole}`;
+}
+
+/** What the model thinks comes next here, and what the token itself cost. */
+export function Next({ next, loss, after, caption = "comes next, it thinks" }) {
+  return html`<table class="top"><caption>${caption}</caption><tbody>
+    ${next.map(([word, p]) => html`<tr class=${word === after ? "hit" : ""}><td>${visible(word)}</td>
+      <td class="bar"><span style=${{ width: `${100 * p}%` }}></span></td><td>${percent(p)}</td></tr>`)}
+    ${loss !== undefined && loss !== null && html`<tr><td colspan="3" class="note">this token cost ${number(loss, 2)} nats</td></tr>`}</tbody></table>`;
+}

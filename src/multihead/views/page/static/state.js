@@ -1,0 +1,71 @@
+// The state of the page: all of it stands in the address, behind the #, so that an address is a view.
+
+const DEFAULTS = {
+  view: "home", rec: "0", batch: 0, layer: 0, head: 0,
+  by: "weight", scale: "linear", pool: "largest", sinks: "hide", lock: "",
+  q: 0, k: 0, span: 0, // the corner of the map that is seen, and how many tokens of it; 0 is all
+  pin: "", reads: "from", // a token that is held: q7, and whether we read from it or to it
+  stat: "entropy", sort: "place", filter: "",
+  x: "distance", y: "entropy", a: "", b: "", rb: "", tab: "text",
+};
+const listeners = new Set();
+let memory = ""; // where the address cannot be written, as inside a notebook
+let state = read();
+
+function read() {
+  const found = { ...DEFAULTS };
+  for (const [key, text] of new URLSearchParams((memory || location.hash).replace(/^#/, ""))) {
+    if (!(key in DEFAULTS)) continue;
+    if (typeof DEFAULTS[key] === "number") {
+      if (Number.isFinite(Number(text))) found[key] = Number(text);
+    } else found[key] = text;
+  }
+  return found;
+}
+
+function written(next) {
+  const parts = new URLSearchParams();
+  for (const [key, value] of Object.entries(next)) {
+    if (value !== DEFAULTS[key]) {
+      parts.set(key, typeof value === "number" ? String(Number(value.toFixed(2))) : value);
+    }
+  }
+  return "#" + parts.toString();
+}
+
+export function getState() { return state; }
+
+/** Change some of the state. A new view is a step that Back undoes; all else is not. */
+export function setState(change) {
+  const next = { ...state, ...change };
+  if (Object.keys(next).every((key) => next[key] === state[key])) return;
+  const step = ["view", "layer", "head", "rec"].some((key) => next[key] !== state[key]);
+  state = next;
+  const hash = written(state);
+  try {
+    history[step ? "pushState" : "replaceState"](null, "", location.search + hash);
+  } catch {
+    memory = hash;
+  }
+  tell();
+}
+
+export function onState(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function tell() { for (const listener of [...listeners]) listener(state); }
+
+addEventListener("popstate", () => { state = read(); tell(); });
+addEventListener("hashchange", () => { state = read(); tell(); });
+
+/** What tells one map from another, as the server is asked for it. */
+export function mapOf(s, side = "") {
+  const at = side === "b" && s.b ? s.b.split(".").map(Number)
+    : side === "a" && s.a ? s.a.split(".").map(Number) : [s.layer, s.head];
+  return {
+    rec: side === "b" && s.rb ? s.rb : s.rec, batch: s.batch, layer: at[0], head: at[1],
+    by: s.scale === "uniform" ? "uniform" : s.by, pool: s.pool, sinks: s.sinks,
+  };
+}

@@ -1,0 +1,40 @@
+// Cut and see: this head, or the links inside a lasso; what every word costs before and after.
+
+import { html, useState } from "./vendor/preact.js";
+import { postJSON, standalone } from "./source.js";
+import { setState } from "./state.js";
+import { Reader } from "./reader.js";
+import { Strip } from "./strips.js";
+import { Next } from "./reading.js";
+import { named, number } from "./words.js";
+
+export function Surgery({ state, data, layer, head, words, lassoing, setLassoing, lasso, cut, setCut }) {
+  const [busy, setBusy] = useState(false), [error, setError] = useState(""), [by, setBy] = useState("zero");
+  if (standalone || !data.can_cut) return html`<p>To cut, the model must be at hand: this is a recording alone. Start <code>multihead look</code> with its model.</p>`;
+  const run = async (links) => {
+    setBusy(true); setError("");
+    try {
+      const seen = await postJSON("/cut.json", { rec: state.rec, heads: [[layer.index, head]], lasso: links, by });
+      setCut({ ...seen, what: links ? `the links inside the lasso of ${layer.index}.${head}` : `head ${layer.index}.${head} (${by})` });
+    } catch (problem) { setError(problem.message); }
+    setBusy(false);
+  };
+  const worse = cut && cut.loss.map((v, i) => (v === null || data.loss[i] === null ? 0 : v - data.loss[i]));
+  const pin = /^q(\d+)$/.exec(state.pin), at = pin ? Number(pin[1]) : null;
+  const costliest = worse && worse.map((v, i) => [v, i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
+  return html`<div class="tools">
+      <button class="main" disabled=${busy} onClick=${() => run(null)}>Cut this head</button>
+      <label>its output becomes <select value=${by} onChange=${(e) => setBy(e.target.value)}><option value="zero">nothing</option><option value="mean">its mean</option><option value="resample">that of another row</option></select></label>
+      <button aria-pressed=${lassoing} onClick=${() => setLassoing(!lassoing)}>${lassoing ? "Draw around links on the map" : "Lasso links"}</button>
+      <button disabled=${busy || !lasso} onClick=${() => run(lasso)}>Cut the links inside</button></div>
+    ${busy && html`<p role="status">Running the model …</p>`}${error && html`<p class="error" role="alert">${error}</p>`}
+    ${!cut && !busy && html`<p class="note">The model runs on the same text again, once with the cut. A cut link's weight goes to the rest of its row.</p>`}
+    ${cut && html`<p class="sentence" role="status">Without ${cut.what} a token costs <b>${number(cut.mean)}</b> nats instead of ${number(cut.before)}:${" "}
+        <b>${cut.mean >= cut.before ? "+" : "−"}${number(Math.abs(cut.mean - cut.before))}</b>.</p>
+      <${Strip} label="loss before, and after in red" unit="nats" values=${data.loss} also=${cut.loss} mark=${at} pick=${(i) => setState({ pin: `q${i}` })} />
+      <p>Costlier now: ${costliest.filter(([v]) => v > 0).map(([v, i]) => html`<button class="chip" onClick=${() => setState({ pin: `q${i}` })}>${named(words, i)} +${number(v, 2)}</button>`)}</p>
+      ${at !== null && at < cut.next.length ? html`<div class="links"><${Next} next=${cut.next_before[at]} loss=${data.loss[at]} caption=${`after ${named(words, at)}, before the cut`} after=${words[at + 1]} />
+        <${Next} next=${cut.next[at]} loss=${cut.loss[at]} caption="and with the cut" after=${words[at + 1]} /></div>` : html`<p class="note">Click a word for its next words before and after.</p>`}
+      <${Reader} words=${words} shades=${worse.map((v) => Math.max(0, Math.min(1, v / 4)))} pinned=${at} hover=${() => {}}
+        pick=${(i) => setState({ pin: `q${i}` })} label="the text, shaded by what the cut costs" />`}`;
+}

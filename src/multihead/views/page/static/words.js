@@ -1,0 +1,29 @@
+// Tokens as a person can see them: a space is ·, a line end is ⏎.
+
+const MARKS = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
+
+/** One token on one line. */
+export function visible(word) {
+  if (word === "") return "∅";
+  return [...word].map((c) => MARKS[c] || (/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u.test(c) ? "\ufffd" : c)).join("");
+}
+
+export function shortened(word, most = 14) {
+  const letters = [...visible(word)];
+  return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : letters.join("");
+}
+
+/** 'ran' (7) */
+export function named(words, place) {
+  return `‘${shortened(words[place] ?? "", 20)}’ (${place})`;
+}
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 0.001 || size >= 100000)) return value.toExponential(1);
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return size >= 100 ? value.toFixed(1) : value.toFixed(size >= 10 ? 2 : digits);
+}
+
+export const percent = (share) => `${Math.round(share * 100)} %`;
