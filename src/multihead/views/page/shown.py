@@ -12,7 +12,7 @@ from ...patterns import sinks
 from ...recording import Layer, Recording
 from .cache import Cache
 from .labels import texts_of
-from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
+from .tiles import BY, POOLS, SIDE, Cells, Map, Pyramid, build, cut_out, factors, tile
 
 THUMB = 32  # cells of a thumbnail
 _LINKS = 8  # told of a row or a column
@@ -186,7 +186,7 @@ class Shown:
         weights = self.rec.weights(
             which.layer, which.head, slice(query, query + 1), by=_by(which), batch=which.batch
         )[0]
-        return {"query": query, **_links(weights), **self._token(query, which)}
+        return {"query": query, **_links(weights), **self._about_token(query, which)}
 
     def column(self, which: Map, key: int) -> dict[str, Any]:
         """Who looks at a key."""
@@ -195,16 +195,20 @@ class Shown:
         weights = self.rec.weights(
             which.layer, which.head, None, slice(key, key + 1), by=_by(which), batch=which.batch
         )[:, 0]
-        return {"key": key, **_links(weights), **self._token(key, which)}
+        return {"key": key, **_links(weights), **self._about_token(key, which)}
 
-    def _token(self, place: int, which: Map) -> dict[str, Any]:
-        layer, told = self.layer(which), {}
-        rec = self.rec
-        if rec.ids is not None and layer.queries == rec.ids.shape[1]:
-            if rec.loss is not None:
-                told["loss"] = _number(float(rec.loss[which.batch, place]), 4)
-            if self.guesses is not None and which.batch == 0 and place < len(self.guesses):
-                told["next"] = [[word, _number(p, 4)] for word, p in self.guesses[place]]
+    def _about_token(self, place: int, which: Map) -> dict[str, Any]:
+        ids, layer = self.rec.ids, self.layer(which)
+        same = ids is not None and layer.queries == ids.shape[1]
+        return self.token(place, which.batch) if same else {}
+
+    def token(self, place: int, batch: int) -> dict[str, Any]:
+        """What a token cost, and what the model thought would come behind it."""
+        told: dict[str, Any] = {}
+        if self.rec.loss is not None:
+            told["loss"] = _number(float(self.rec.loss[batch, place]), 4)
+        if self.guesses is not None and batch == 0 and place < len(self.guesses):
+            told["next"] = [[word, _number(p, 4)] for word, p in self.guesses[place]]
         return told
 
     # ── what is kept
@@ -215,6 +219,15 @@ class Shown:
         _check(0 <= which.batch < layer.batch, "batch", f"0 to {layer.batch - 1}", which.batch)
         _check(which.by in BY, "by", BY, which.by)
         return layer
+
+    def level(self, which: Map, factor: int) -> Cells:
+        """The whole map at a factor that a pyramid keeps, or one that is made of it."""
+        levels = self.pyramid(which).levels
+        coarsest = max(levels)
+        cells = levels[min(factor, coarsest)]
+        for _ in range((factor // coarsest).bit_length() - 1):
+            cells = cells.coarser()
+        return cells
 
     def pyramid(self, which: Map) -> Pyramid:
         return self.cache.get((id(self), which), lambda: build(self.rec, which), lambda p: p.nbytes)

@@ -38,6 +38,7 @@ export function Head({ state, data, names }) {
   const own = namesByHead(names).get(`${layer.index}.${head}`) || [];
   const told = info.fresh ? info.value : null;
   const hidden = told?.sinks || [];
+  const pooled = data.exact && !data.exact.includes(`${layer.index}.${head}`) ? data.pooled : 0;
   return html`<div class="head">
     <section class="left">
       <div class="title"><h1>${layer.index}.${head}</h1>
@@ -47,8 +48,9 @@ export function Head({ state, data, names }) {
       <${MapView} map=${map} layer=${layer} words=${words} hidden=${hidden} scale=${state.scale} lock=${state.lock}
         view=${{ q: state.q, k: state.k, span: state.span }} setView=${keepView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
-        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso}
+        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
+      ${pooled > 0 && html`<p class="note">Pooled in this file: the largest of ${pooled}×${pooled} weights. Exact in it: ${data.exact.join(", ")}.</p>`}
       <${Legend} state=${state} drawn=${drawn} info=${told} />
     </section>
     <section class="right">

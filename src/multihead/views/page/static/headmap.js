@@ -4,18 +4,12 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useLatest, useSoon } from "./hooks.js";
 import { HeadMap } from "./map.js";
+import { factorsOf } from "./cells.js";
 import { named, number } from "./words.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
-/** How many tokens a cell of each level stands for. */
-export function factorsOf(layer) {
-  const longest = Math.max(layer.queries, layer.keys), found = [1];
-  while (256 * found[found.length - 1] < longest) found.push(found[found.length - 1] * 2);
-  return found;
-}
-
-export function MapView({ map, minus, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact }) {
+export function MapView({ map, minus, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, pooled = 0 }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
   const other = useAnswer(minus ? paths.range(minus) : null, () => getJSON(paths.range(minus)));
@@ -55,7 +49,7 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     const m = drawing.current;
     m.lassoing = Boolean(lassoing);
     if (!lassoing && m.lasso) { m.lasso = null; }
-    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors: factorsOf(layer) });
+    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors: pooled ? [pooled] : factorsOf(layer) });
   });
   useEffect(() => {
     const m = drawing.current, v = m.view;
@@ -75,10 +69,10 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     e.preventDefault();
   };
   const trouble = range.error || other.error;
-  return html`<div class="mapbox">
-    <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas>
+  return html`<div class="mapbox"><div class="canvas">
+    <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas></div>
     ${trouble && html`<p class="error over" role="alert">${trouble}</p>`}
-    <p class=${said ? "pointed" : "pointed empty"} aria-live="polite">${said}</p></div>`;
+    <p class="pointed" aria-live="polite">${said}</p></div>`;
 }
 
 /** 'ran' (7) reads 0.41 from 'cat' (2); of pooled cells, the largest and where it is. */

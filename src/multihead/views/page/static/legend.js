@@ -26,7 +26,7 @@ export function MapTools({ state, info }) {
 
 /** Nothing is left out silently. */
 function Sinks({ state, info }) {
-  if (!info || !info.sinks.length) return html`""`;
+  if (!info || !info.sinks.length) return null;
   const keys = info.sinks.slice(0, 6).join(", ") + (info.sinks.length > 6 ? ", …" : "");
   const hide = state.sinks === "hide";
   return html`<button class="chip sinks" aria-pressed=${hide} onClick=${() => setState({ sinks: hide ? "show" : "hide" })}

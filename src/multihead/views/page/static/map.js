@@ -2,9 +2,10 @@
 // Queries go down, keys go right. The view is a corner (q, k) and a span: tokens along the longer side.
 
 import { select, zoom, zoomIdentity } from "./vendor/d3-zoom.js";
-import { Tiles, SIDE, picture } from "./tiles.js";
+import { SIDE } from "./cells.js";
+import { Tiles, picture } from "./tiles.js";
 import { drawAxes, drawCross, drawHidden, drawLasso, drawPinned } from "./axes.js";
-import { drawMini, MINI, miniAt } from "./mini.js";
+import { drawMini, miniAt } from "./mini.js";
 import { theme } from "./colours.js";
 
 const CLOSE = 6; // tokens at least in view
@@ -244,4 +245,3 @@ export class HeadMap {
 
   close() { this.watcher.disconnect(); this.tiles?.leave(); cancelAnimationFrame(this.frame); }
 }
-export { MINI };

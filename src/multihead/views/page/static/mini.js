@@ -3,7 +3,7 @@
 import { picture } from "./tiles.js";
 import { theme } from "./colours.js";
 
-export const MINI = 112; // pixels
+const MINI = 112; // pixels
 
 function corner(map) {
   return [map.margin.left + map.side - MINI - 8, map.margin.top + 8];

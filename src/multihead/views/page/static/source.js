@@ -1,6 +1,7 @@
 // Where everything comes from: the server of this page, or what a standalone file carries along.
 
 import { carried } from "./carried.js";
+import { fromHalves } from "./halves.js";
 
 const token = new URLSearchParams(location.search).get("token") || "";
 const known = new Map(); // answers by address, the latest last
@@ -30,6 +31,11 @@ export async function getJSON(path, { fresh = false, signal } = {}) {
     if (known.size > MOST) known.delete(known.keys().next().value);
   }
   return found;
+}
+
+/** The cells of a tile, as numbers. */
+export async function getFloats(path, signal) {
+  return carried ? carried.floats(path) : fromHalves(await getBytes(path, signal));
 }
 
 export async function getBytes(path, signal) {

@@ -1,10 +1,9 @@
 // Tiles of one map, or of the difference of two, as they come; those of views already left are let go.
 
-import { fromHalves } from "./halves.js";
-import { getBytes, paths, query } from "./source.js";
+import { getFloats, paths, query } from "./source.js";
+import { SIDE } from "./cells.js";
 import { paint, theme } from "./colours.js";
 
-export const SIDE = 256; // cells of a tile
 const MOST = 400; // tiles that are kept
 const AT_ONCE = 6;
 const kept = new Map(); // address → {values, rows, columns, canvas, painted}
@@ -47,9 +46,8 @@ export class Tiles {
     this.coming.set(key, control);
     try {
       const parts = await Promise.all([this.a, this.b].filter(Boolean).map(
-        (map) => getBytes(paths.tile(map, factor, row, column), control.signal).then(fromHalves)));
-      const values = parts[0];
-      if (parts[1]) for (let i = 0; i < values.length; i++) values[i] -= parts[1][i];
+        (map) => getFloats(paths.tile(map, factor, row, column), control.signal)));
+      const values = parts[1] ? parts[0].map((v, i) => v - parts[1][i]) : parts[0];
       const columns = Math.min(SIDE, Math.ceil(this.size.keys / factor) - column * SIDE);
       kept.set(key, { values, columns, rows: values.length / columns, canvas: null, painted: "" });
       if (kept.size > MOST) kept.delete(kept.keys().next().value);

@@ -1,0 +1,111 @@
+// A standalone page answers from itself: chosen heads exactly at every zoom, the others pooled.
+
+import { ExactHead } from "./exact.js";
+import { factorsOf } from "./cells.js";
+import { fromHalves } from "./halves.js";
+
+const file = JSON.parse(document.getElementById("carried").textContent);
+const floats = (text) => new Float32Array(bytes(text));
+const LINKS = 8;
+const exact = new Map();
+
+function bytes(text) {
+  const raw = atob(text), made = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
+  return made.buffer;
+}
+
+const layerOf = (index) => file.home.layers.find((l) => l.index === index);
+const sinksOf = (at) => file.home.heads.find((h) => `${h.layer}.${h.head}` === at).sinks;
+
+function exactly(at) {
+  if (!file.exact[at]) throw new Error(`${at} is pooled in this file; exact in it: ${file.home.exact.join(", ")}.`);
+  if (!exact.has(at)) {
+    const g = file.exact[at];
+    exact.set(at, new ExactHead({ ...g, query: floats(g.query), key: floats(g.key), lse: floats(g.lse), norm: g.norm && floats(g.norm), bias: g.bias && floats(g.bias) }));
+  }
+  return exact.get(at);
+}
+
+function asked(path) {
+  const url = new URL(path, "http://file"), parts = url.pathname.split("/").slice(1), of = Object.fromEntries(url.searchParams);
+  const [layer, head, ...rest] = parts.slice(1).map((part) => Number.parseInt(part, 10));
+  const at = `${layer}.${head}`;
+  return { what: parts[0].split(".")[0], at, layer, rest, ...of };
+}
+
+const hiddenOf = (a) => new Set(a.sinks === "hide" ? sinksOf(a.at) : []);
+
+/** A pooled head has one tile, of the largest weights. */
+function pooled(a) {
+  if (a.by !== "weight" || a.pool !== "largest") throw new Error(`${a.at} is pooled in this file: it has the largest weights alone.`);
+  const found = file.pooled[a.at];
+  return fromHalves(bytes(a.sinks === "hide" ? found.hide : found.show || found.hide));
+}
+
+const ANSWERS = {
+  home: () => file.home,
+  names: () => file.names,
+  head: (a) => file.heads[a.at],
+  range: async (a) => {
+    const factors = factorsOf(layerOf(a.layer));
+    if (!file.exact[a.at]) {
+      let top = 0;
+      for (const v of pooled(a)) if (v > top) top = v;
+      return { [file.home.pooled]: { largest: top, mean: top, sum: top } };
+    }
+    const { most } = await exactly(a.at).pyramid(checked(a), hiddenOf(a), factors);
+    return Object.fromEntries(most);
+  },
+  cell: (a) => (file.exact[a.at] ? exactCell(a) : pooledCell(a)),
+  row: (a) => links(exactly(a.at).row(a.rest[0], 0, exactly(a.at).keys, checked(a), new Set()), a, "query"),
+  column: (a) => {
+    const h = exactly(a.at), found = new Float32Array(h.queries);
+    for (let i = 0; i < h.queries; i++) found[i] = h.row(i, a.rest[0], a.rest[0] + 1, checked(a), new Set())[0];
+    return links(found, a, "key");
+  },
+};
+
+function checked(a) {
+  if (a.by === "norm" && !exactly(a.at).norm) throw new Error("W_O was not found for this head.");
+  return a.by;
+}
+
+function exactCell(a) {
+  const h = exactly(a.at), [f, row, column] = a.rest, by = checked(a) === "norm" ? "norm" : "weight", hidden = hiddenOf(a);
+  const found = { query: row * f, key: column * f, pairs: 0, value: null, sum: 0 };
+  let best = -1;
+  for (let i = row * f; i < Math.min(h.queries, (row + 1) * f); i++) {
+    h.row(i, column * f, Math.min(h.keys, (column + 1) * f), by, hidden).forEach((v, j) => {
+      if (v !== v) return;
+      found.pairs++; found.sum += v;
+      const score = a.by === "uniform" ? v * h.seen[i] : v;
+      if (score > best) { best = score; Object.assign(found, { query: i, key: column * f + j, value: v }); }
+    });
+  }
+  return found.pairs ? found : { ...found, sum: null };
+}
+
+function pooledCell(a) {
+  const [f, row, column] = a.rest, wide = Math.ceil(layerOf(a.layer).keys / f), value = pooled({ ...a, pool: "largest" })[row * wide + column];
+  return { query: row * f, key: column * f, pairs: 1, value: Number.isNaN(value) ? null : value, sum: null };
+}
+
+function links(weights, a, side) {
+  const every = [...weights].map((v) => (Number.isNaN(v) ? 0 : v));
+  const top = every.map((v, i) => [i, v]).sort((p, q) => q[1] - p[1]).slice(0, LINKS).filter(([, v]) => v > 0);
+  const token = file.tokens[a.rest[0]] || {}, same = layerOf(a.layer).queries === file.home.tokens;
+  return { [side]: a.rest[0], weights: every, top, sum: every.reduce((x, y) => x + y, 0), ...(same ? token : {}) };
+}
+
+async function tile(a) {
+  const [f, row, column] = a.rest, factors = factorsOf(layerOf(a.layer));
+  if (!file.exact[a.at]) return pooled(a);
+  return exactly(a.at).tile(checked(a), hiddenOf(a), a.pool, f, row, column, factors);
+}
+
+export const carried = {
+  json: async (path) => { const a = asked(path); return ANSWERS[a.what](a); },
+  floats: async (path) => tile(asked(path)),
+  bytes: async () => bytes(file.thumbs),
+};
