@@ -14,6 +14,7 @@ from ..observation.statistics.heatmap import Heat, HeatMap
 from ..observation.sweep import sweep
 from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
+from .damage import broken, lse_broken, quick
 from .layer import Layer, of_head
 
 
@@ -155,8 +156,8 @@ class Recording:
         return counted
 
     def damaged(self) -> list[str]:
-        """The layers in which a weight is not a number."""
-        return [layer.name for layer in self.layers if bool(layer.lse.isnan().any())]
+        """The layers in which a weight is not a number; `repr(rec)` tells of them too."""
+        return [layer.name for layer in self.layers if broken(layer)]
 
     def save(self, path) -> None:
         """Write everything into a folder, `run.heads/`; see `mh.load`."""
@@ -176,6 +177,10 @@ class Recording:
             lines.append(f"  statistics: {', '.join(self.layers[0].statistics)}")
         if self.loss is not None and not bool(self.loss.isnan().all()):
             lines.append(f"  loss {float(self.loss.nanmean()):.3f} nats a token")
+        look = broken if quick(self.layers) else lse_broken  # printing must not read gigabytes
+        lost = [layer.name for layer in self.layers if look(layer)]
+        if lost:
+            lines.append(f"  not numbers: weights of {len(lost)} layers, {lost[0]} first")
         if len(self.texts) > 1:
             lines.append(f"  and {len(self.texts) - 1} more texts, in rec.texts")
         return "\n".join(lines)
