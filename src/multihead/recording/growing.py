@@ -16,9 +16,9 @@ from torch import Tensor
 from ..attention.problem import Problem
 from ..masks import dense, prefix
 from ..positions import Alibi
+from .files import moved_to_disk
 from .joining import join_steps
 from .layer import Chunk, Layer, written
-from .store import moved_to_disk
 from .watch import Place
 
 
@@ -50,6 +50,7 @@ class Growing:
         self._last: Tensor | None = None  # the keys of the last call, whole
         self._pieces: dict[str, list[Tensor]] = {}
         self._on_disk: set[str] = set()
+        self.changes = 0  # how often something came: a file of it may be older
         self._fills = False  # whether new keys take empty places, and do not come behind
 
     @property
@@ -77,6 +78,7 @@ class Growing:
     def add(self, call: Related, lse: Tensor, found: dict[str, Any]) -> None:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
+        self.changes += 1
         keys = _kept(problem.key[:, :, first:])  # a cache may be written to in place
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
@@ -109,6 +111,7 @@ class Growing:
 
     def add_output_norms(self, value: Tensor, new: Tensor, weight: Tensor) -> None:
         """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
+        self.changes += 1
         heads, dim = self.layer.heads, value.shape[-1]
         weight = weight.reshape(heads, dim, -1).float()
         gram = weight @ weight.mT  # (heads, dim, dim)
@@ -118,26 +121,30 @@ class Growing:
         norms[:, :, new] = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
         self._append(f"output_norm.{self.layer.chunks[-1].version}", norms, new)
 
-    def finish(self) -> Layer:
-        """The layer, its pieces laid together and its steps joined into one chunk."""
-        before = self._held()
+    def so_far(self) -> Layer:
+        """The layer as it stands, its pieces laid together and its steps joined into one chunk.
+
+        It goes on growing as before; what is large is shared, not copied.
+        """
+        tensors = dict(self.tensors)
         for name, pieces in self._pieces.items():
             if pieces:
-                self.tensors[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
+                tensors[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
+        layer = dataclasses.replace(self.layer, chunks=[*self.layer.chunks], tensors=tensors)
+        _drop_half_norms(layer, tensors)
+        join_steps(layer, tensors)
+        return layer
+
+    def finish(self) -> Layer:
+        """The layer for good."""
+        before = self._held()
+        self.layer = self.so_far()
+        self.tensors = dict(self.layer.tensors)
+        self.layer.tensors = self.tensors
         self._pieces, self._last = {}, None
-        self._drop_half_norms()
-        join_steps(self.layer, self.tensors)
         mapped = {id(before[name]) for name in self._on_disk}
         self._on_disk = {name for name, tensor in self.tensors.items() if id(tensor) in mapped}
         return self.layer
-
-    def _drop_half_norms(self) -> None:
-        """Leave out norms ‖v W_O‖ where the projection was not found at every call."""
-        for version in {chunk.version for chunk in self.layer.chunks}:
-            norms = self.tensors.get(f"output_norm.{version}")
-            keys = self.tensors[f"value_norm.{version}"].shape[2]
-            if norms is not None and norms.shape[2] != keys:
-                del self.tensors[f"output_norm.{version}"]
 
     def spill(self, folder: Path) -> None:
         """Move what is held in memory to a file, and have it mapped from there."""
@@ -195,6 +202,14 @@ class Growing:
                 self.tensors[f"{name}.{field}"] = _kept(part)
         else:
             self.tensors[name] = _kept(value)
+
+
+def _drop_half_norms(layer: Layer, tensors: dict[str, Tensor]) -> None:
+    """Leave out norms ‖v W_O‖ where the projection was not found at every call."""
+    for version in {chunk.version for chunk in layer.chunks}:
+        norms = tensors.get(f"output_norm.{version}")
+        if norms is not None and norms.shape[2] != tensors[f"value_norm.{version}"].shape[2]:
+            del tensors[f"output_norm.{version}"]
 
 
 def _likely(now: int, before: int, rows: int) -> list[int]:

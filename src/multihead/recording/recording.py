@@ -161,7 +161,7 @@ class Recording:
 
     def save(self, path) -> None:
         """Write everything into a folder, `run.heads/`; see `mh.load`."""
-        from .store import save
+        from .saving import save
 
         save(self, path)
 
@@ -181,6 +181,8 @@ class Recording:
         lost = [layer.name for layer in self.layers if look(layer)]
         if lost:
             lines.append(f"  not numbers: weights of {len(lost)} layers, {lost[0]} first")
+        if self.about.get("unfinished"):
+            lines.append("  unfinished: these are the layers that were written")
         if len(self.texts) > 1:
             lines.append(f"  and {len(self.texts) - 1} more texts, in rec.texts")
         return "\n".join(lines)
