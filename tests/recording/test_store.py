@@ -1,45 +1,17 @@
 """Recordings as files: whole or not at all, and nothing is believed that was not written by us."""
 
 import gc
+import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
+import re
 
 import pytest
 import torch
 from architectures import SEEN, build, inputs
+from same_recording import kinds_of_files, same
 
 import multihead as mh
-from multihead.recording import store
-
-
-def same(one, two):
-    assert (one.model, one.words, one.about) == (two.model, two.words, two.about)
-    for name in ("ids", "real", "loss"):
-        ours, theirs = getattr(one, name), getattr(two, name)
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
-    assert len(one.layers) == len(two.layers)
-    for ours, theirs in zip(one.layers, two.layers, strict=True):
-        same_layer(one, ours, two, theirs)
-
-
-def same_layer(one, ours, two, theirs):
-    assert (ours.name, ours.index, ours.chunks) == (theirs.name, theirs.index, theirs.chunks)
-    assert {*ours.tensors} == {*theirs.tensors}
-    for head in range(ours.heads):
-        for by in ("weight", "norm", "value"):
-            found = [rec.weights(ours.index, head, batch=1, by=by) for rec in (one, two)]
-            assert torch.equal(*found)
-        for a, b in zip(*(rec.heatmap(ours.index, head, 4) for rec in (one, two)), strict=True):
-            assert torch.equal(a, b)
-    for name in ours.statistics:
-        a, b = ours[name], theirs[name]
-        for x, y in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
-            assert torch.equal(x, y)
+from multihead.recording import files, saving
 
 
 def test_what_is_saved_is_what_is_opened(recording, saved):
@@ -51,16 +23,60 @@ def test_what_is_saved_is_what_is_opened(recording, saved):
     assert repr(opened) == repr(recording)
 
 
+@pytest.mark.parametrize("name", SEEN)
+def test_what_any_model_gives_is_taken_for_whole(name, tmp_path):
+    """Biases, sinks, slopes, cross-attention, caches: nothing that is recorded looks damaged."""
+    model, given = build(SEEN[name], "eager"), inputs(SEEN[name].kind)
+    with torch.no_grad(), mh.record(model, to=tmp_path) as rec:
+        model(**given)
+    assert mh.load(tmp_path).heads() == rec.heads()
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"cache_implementation": "static"}, {"num_beams": 3}, {"prefill_chunk_size": 4}]
+)
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gpt_oss", "t5", "bart"])
+def test_any_generation_is_taken_for_whole(name, how, tmp_path):
+    model, given = build(SEEN[name], "eager"), inputs(SEEN[name].kind)
+    given.pop("decoder_input_ids", None)
+    with torch.no_grad(), mh.record(model, to=tmp_path) as rec:
+        model.generate(**given, max_new_tokens=6, do_sample=False, **how)
+    opened = mh.load(tmp_path)
+    assert opened.heads() == rec.heads()
+    for layer in rec.layers:
+        assert torch.equal(rec.weights(layer.index, 0), opened.weights(layer.index, 0))
+
+
 def test_the_files_are_what_the_page_says(saved):
-    assert sorted(os.listdir(saved)) == [
-        "meta.json", "text0-layer0.safetensors", "text0-layer1.safetensors", "text0.safetensors",
-        "text1-layer0.safetensors", "text1-layer1.safetensors", "text1.safetensors",
+    assert kinds_of_files(saved) == [
+        "text0", "text0-layer0", "text0-layer1", "text1", "text1-layer0", "text1-layer1"
     ]  # fmt: skip
 
 
+def test_a_recording_of_an_older_saving_opens(recording, saved):
+    """Its files have no number of a saving, and meta.json does not name those of texts."""
+    meta = json.loads((saved / "meta.json").read_text())
+    for text in meta["texts"]:
+        plain = [re.sub(r"-[0-9a-f]{8}\.", ".", name) for name in text["layers"]]
+        names = [*zip(text["layers"], plain, strict=True)]
+        names.append((text["tensors"], re.sub(r"-[0-9a-f]{8}\.", ".", text.pop("tensors"))))
+        text["layers"] = plain
+        for new, old in names:
+            os.rename(saved / new, saved / old)
+    (saved / "meta.json").write_text(json.dumps(meta))
+    for one, two in zip(recording.texts, mh.load(saved).texts, strict=True):
+        same(one, two)
+    recording.save(saved)
+    assert len(kinds_of_files(saved)) == 6
+
+
 def test_a_recording_that_was_opened_can_be_saved_in_its_own_place(recording, saved):
-    mh.load(saved).save(saved)
+    opened = mh.load(saved)
+    opened.save(saved)
     same(recording, mh.load(saved))
+    same(recording, opened)  # its files are gone by name, and mapped still
+    opened.save(saved)
+    assert len(kinds_of_files(saved)) == 6
 
 
 def test_a_shorter_recording_takes_the_place_of_a_longer_one(recording, saved):
@@ -68,18 +84,14 @@ def test_a_shorter_recording_takes_the_place_of_a_longer_one(recording, saved):
     short.save(saved)
     opened = mh.load(saved)
     assert (len(opened.texts), len(opened.layers)) == (1, 1)
-    assert sorted(os.listdir(saved)) == [
-        "meta.json",
-        "text0-layer0.safetensors",
-        "text0.safetensors",
-    ]
+    assert kinds_of_files(saved) == ["text0", "text0-layer0"]
 
 
 def test_nothing_is_read_before_it_is_looked_at(saved, monkeypatch):
     read = []
-    plain = store.OnDisk.__getitem__
+    plain = files.OnDisk.__getitem__
     monkeypatch.setattr(
-        store.OnDisk, "__getitem__", lambda self, name: read.append(name) or plain(self, name)
+        files.OnDisk, "__getitem__", lambda self, name: read.append(name) or plain(self, name)
     )
     opened = mh.load(saved)
     assert not [name for name in read if "query" in name or "key." in name or "stat." in name]
@@ -122,58 +134,71 @@ def test_a_full_disk(recording, tmp_path, monkeypatch, layers):
         assert mh.load(folder).about == {"unfinished": True}
 
 
-def test_layers_of_two_savings_are_not_mixed(recording, saved, monkeypatch):
-    """The disk is full at the second layer of a recording that takes the place of another."""
-    plain, written = store.write_tensors, []
+@pytest.mark.parametrize("files_done", range(7))
+def test_a_disk_that_is_full_leaves_the_older_recording(recording, saved, monkeypatch, files_done):
+    plain, written = files.write_whole, []
+    before = sorted(os.listdir(saved))
 
-    def full(path, tensors, metadata):
+    def full(path, write):
         written.append(path)
-        if len(written) > 1:
-            raise OSError(28, "No space left on device")
-        plain(path, tensors, metadata)
+        if len(written) > files_done:
+            raise files.cannot_write(path, OSError(28, "No space left on device"))
+        plain(path, write)
 
-    monkeypatch.setattr(store, "write_tensors", full)
+    monkeypatch.setattr(files, "write_whole", full)
+    monkeypatch.setattr(saving, "write_whole", full)
     with pytest.raises(OSError, match="No space"):
-        recording.save(saved)
-    opened = mh.load(saved)
-    assert [layer.index for layer in opened.layers] == [0]
+        mh.Recording(recording.layers, "new", texts=recording.texts[1:]).save(saved)
+    assert len(written) == files_done + 1
+    assert sorted(os.listdir(saved)) == before
+    for one, two in zip(recording.texts, mh.load(saved).texts, strict=True):
+        same(one, two)
+
+
+def test_other_reasons_than_a_full_disk(recording, tmp_path):
+    with pytest.raises(OSError, match="cannot write .*; choose a folder that can be written"):
+        recording.save("/proc/x")
+    with pytest.raises(OSError, match="File name too long; choose a folder"):
+        recording.save(tmp_path / ("x" * 5000))
+
+
+@pytest.mark.parametrize("path", [None, 3, b"run.heads", ["run.heads"]])
+def test_what_is_no_path(recording, path):
+    for ask in (recording.save, mh.load):
+        with pytest.raises(ValueError, match="is a folder, given by its path"):
+            ask(path)
+
+
+def test_what_json_does_not_know(recording, saved):
+    before = sorted(os.listdir(saved))
+    with pytest.raises(ValueError, match=r"rec.about holds what JSON does not know"):
+        mh.Recording(recording.layers, "new", about={"x": torch.zeros(1)}).save(saved)
+    assert sorted(os.listdir(saved)) == before
+
+
+def test_a_recording_of_nothing_is_not_saved(tmp_path):
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(8, 2, 16), 1, enable_nested_tensor=False
+    ).eval()
+    with torch.no_grad(), mh.record(model) as rec:
+        model(torch.randn(5, 2, 8))
+        with pytest.raises(ValueError, match="nothing is recorded yet: save after the with"):
+            rec.save(tmp_path / "run.heads")
+        model(torch.randn(5, 2, 8))  # another text: the first is done, this one is not
+        with pytest.raises(ValueError, match="nothing is recorded of text 1 yet"):
+            rec.save(tmp_path / "run.heads")
+    with pytest.raises(RuntimeError), mh.record(model) as rec:
+        model(torch.randn(5, 2, 8))
+        raise RuntimeError
+    with pytest.raises(ValueError, match="and ended well"):
+        rec.save(tmp_path / "run.heads")
+    assert not (tmp_path / "run.heads").exists()
 
 
 def test_a_folder_that_cannot_be_made(recording, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(OSError, match="cannot write"):
         recording.save(tmp_path / "file" / "run.heads")
-
-
-def test_killed_between_two_layers(tmp_path):
-    """A process that dies while it saves leaves every finished layer readable."""
-    script = textwrap.dedent("""
-        import os, signal, sys, torch, multihead as mh
-        from multihead.recording import store
-        torch.manual_seed(0)
-        torch.set_num_threads(1)
-        model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16), 4).eval()
-        with torch.no_grad(), mh.record(model) as rec:
-            model(torch.randn(5, 2, 8))
-        rec.save(sys.argv[1] + "/whole")
-        plain, done = store.write_whole, []
-        def write(path, how):
-            def die(partial):
-                how(partial)
-                os.kill(os.getpid(), signal.SIGKILL)
-            done.append(path)
-            plain(path, die if len(done) == 3 else how)
-        store.write_whole = write
-        rec.save(sys.argv[1] + "/cut")
-    """)
-    ran = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True)
-    assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
-    whole, cut = mh.load(tmp_path / "whole"), mh.load(tmp_path / "cut")
-    assert (len(whole.layers), len(cut.layers)) == (4, 2)
-    for ours, theirs in zip(cut.layers, whole.layers, strict=False):
-        same_layer(cut, ours, whole, theirs)
-    whole.save(tmp_path / "cut")  # what the dead left behind is cleared away
-    assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("most", [0, 5_000, 20_000])

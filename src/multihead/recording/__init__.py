@@ -7,6 +7,7 @@ transformers' attention interface is seen where it is made (watch.py).
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from .layer import Layer
 from .recorder import Recorder
 from .recording import Recording, decode
 from .store import load
+from .stream import Stream
 from .surgery import ablate, call_model, cut, head_importance, several
 from .watch import Watch, watching
 
@@ -45,6 +47,7 @@ def record(
     tokenizer: Any = None,
     max_bytes: int = 4 * 2**30,
     allow_unseen: bool = False,
+    to: str | os.PathLike | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Recording]:
     """Record every attention call of a model inside the with statement.
@@ -52,7 +55,9 @@ def record(
     `stats` are as in `observe`; `keep_qk` keeps queries and keys too, so that any weight can be
     had later. Beyond `max_bytes` layers are kept on disk. The model's outputs are what they are
     without. A model of which a part cannot be seen is refused; `allow_unseen=True` records the
-    rest. `progress` is told how many calls have been kept.
+    rest. `to="run.heads"` writes each layer into that folder as soon as it is finished, so that
+    `mh.load` opens what there is even when the process is killed; at the end the folder is what
+    `rec.save` would write. `progress` is told how many calls have been kept.
 
     >>> import multihead as mh, torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -63,7 +68,7 @@ def record(
     (['layers.0.self_attn', 'layers.1.self_attn'], 4)
     """
     run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes, progress)
-    with watching(model, run.recorder) as watch, run.inputs:
+    with watching(model, run.recorder) as watch, run.inputs, run.written_to(model, to):
         yield run.recording
     if not allow_unseen:
         _check_seen(watch, model)
@@ -115,6 +120,14 @@ class _Run:
         self._since = 0  # bytes kept since memory was tidied up
         self._folder: tempfile.TemporaryDirectory | None = None
         self._settled = 0  # bytes of the texts that are done
+        self._stream: Stream | None = None
+
+    def written_to(self, model: nn.Module, path: str | os.PathLike | None):
+        """Have each layer written into a folder as it is finished, where one was given."""
+        if path is None:
+            return contextlib.nullcontext()
+        self._stream = Stream(path, model, self.inputs, self.recording.model)
+        return self._stream
 
     def _new_text(self) -> None:
         self._finish_text()
@@ -130,6 +143,8 @@ class _Run:
         if self._since >= _TIDY:
             self._since = 0
             give_back_holes()
+        if self._stream is not None:
+            self._stream.kept(layer)
         self._spill(layer)
 
     def _spill(self, layer: Growing) -> None:
@@ -161,9 +176,13 @@ class _Run:
         self._text.source_words = decode(self.tokenizer, self.inputs.source)
         if self.inputs.given:
             self._text.about["input"] = dict(self.inputs.given)
+        if self._stream is not None:
+            self._stream.text_ends(self.recorder.layers.values(), self._text)
 
     def finish(self) -> None:
         self._finish_text()
+        if self._stream is not None:
+            self._stream.finish(self.recording)
 
 
 def _looks_ahead(layer: Layer) -> bool:
