@@ -19,6 +19,7 @@ def weights_of(role: str, ids: torch.Tensor, seed: int) -> torch.Tensor:
         "far": j == i - 23,  # always so far back, whatever stands there
         "duplicate": (ids[:, None] == ids) & (j < i),
         "induction": (ids[:, None] == ids.roll(1)) & (j > 0) & (j < i),
+        "marks": (ids == 1) & (j <= i),
         "even": torch.zeros(n, n).bool(),
     }
     if role == "random":

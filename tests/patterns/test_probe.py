@@ -6,7 +6,7 @@ from puppets import VOCAB, Puppet, Words, text
 from transformers import LlamaConfig, LlamaModel
 
 import multihead as mh
-from multihead.patterns.probing import make_cues, shuffle_weights
+from multihead.patterns.cues import make_cues, shuffle_weights
 from multihead.patterns.table import PATTERNS, describe, opportunities
 
 ROLES = (
@@ -15,8 +15,8 @@ ROLES = (
     ("duplicate", "induction", "even"),
 )
 NAMES = {
-    "previous": {"previous token"},  # so near the beginning every head is local by chance
-    "self": {"self"},
+    "previous": {"previous token", "local"},
+    "self": {"self", "local"},
     "first": {"first token"},
     "far": set(),
     "random": set(),
@@ -54,6 +54,46 @@ def test_scores_are_what_the_head_was_told(probed):
     assert 0.9 < name.score <= 1  # e⁴·n beside the n others
     assert name.low <= name.score
     assert name.chance < 0.03
+
+
+def test_local_is_the_excess_over_a_head_that_looks_at_all_alike(probed):
+    for where in ("on cue", "at rest"):
+        score = next(s for s in probed.scores if (s.pattern.name, s.where) == ("local", where))
+        even, previous = (probed.heads.index(pair) for pair in ((0, 2), (0, 0)))
+        assert float(score.mean[even]) == pytest.approx(0, abs=1e-5)
+        assert 0.95 < float(score.mean[previous]) <= 1
+        assert (score.chance == 0).all()
+
+
+def test_rows_that_see_nothing_farther_have_no_opportunity_to_be_local():
+    allowed = torch.ones(7, 7).tril().bool()
+    counts, chance = opportunities(PATTERNS["local"], describe(torch.arange(7), None), allowed)
+    assert counts.tolist() == [False] * 5 + [True, True]
+    assert chance[5:].tolist() == pytest.approx([5 / 6, 5 / 7])
+
+
+def test_a_probe_says_what_it_was_shown(probed):
+    assert "each with a BOS before it" in repr(probed)
+    assert "301 tokens, with a BOS before it" in repr(probed)
+    assert probed.unmeasured == []
+    bare = mh.probe(Puppet(("even",)), text=text()[1:], vocab=VOCAB, controls=False)
+    assert not bare.has_bos
+    assert "each with no BOS before it" in repr(bare)
+    assert bare.unmeasured == ["separator"]  # without a tokenizer nothing is known to be a mark
+
+
+def test_a_text_too_short_to_tell_is_said_to_be(probed):
+    short = mh.probe(Puppet(("even",)), Words(), text=text()[:9], vocab=VOCAB, controls=False)
+    assert len(short.unmeasured) == len(PATTERNS) - 1  # none looks ahead
+    assert "fewer than 20 rows to tell by: anything at all" in repr(short)
+
+
+def test_habits_of_the_text(probed):
+    found = {(h.layer, h.head): h for h in probed.habits()}
+    assert [*found] == probed.heads
+    assert (found[0, 0].distance, found[0, 0].positional) == (-1, True)
+    assert found[0, 2].broad == pytest.approx(1, abs=1e-5)
+    assert found[1, 0].sinks[0].key == 0
 
 
 def test_a_fixed_distance_does_not_pass_for_induction(probed):
@@ -119,8 +159,37 @@ def test_shuffled_weights_hold_the_same_numbers():
         (lambda m: mh.probe(m, Words(), seeds=3, vocab=VOCAB), "at least 20 seeds"),
         (lambda m: mh.probe(m, Words(), text=text()), "give vocab="),
         (lambda m: mh.probe(m, None, vocab=VOCAB), "needs a tokenizer"),
+        (lambda m: mh.probe(m, "tok"), "has decode\\(\\), but a str came"),
+        (lambda m: mh.probe(None, Words()), "a model is an nn.Module, but a NoneType came"),
+        (lambda m: mh.probe(m, Words(), seeds="a", vocab=VOCAB), "seeds='a' came"),
+        (lambda m: mh.probe(m, Words(), seeds=True, vocab=VOCAB), "seeds=True came"),
+        (lambda m: mh.probe(m, Words(), text=["a"], vocab=VOCAB), "but a list came"),
+        (lambda m: mh.probe(m, Words(), text=text().float(), vocab=VOCAB), "but float32 of shape"),
+        (lambda m: mh.probe(m, Words(), text=text().view(7, 43), vocab=VOCAB), "\\(7, 43\\) came"),
+        (lambda m: mh.probe(m, Words(), text=text()[:0], vocab=VOCAB), "\\(0,\\) came"),
+        (lambda m: mh.probe(m, Words(), text=-text(), vocab=VOCAB), "no tokens below 0"),
+        (lambda m: mh.probe(m, Words(), text=text(), vocab="a"), "vocab is a number of tokens"),
+        (lambda m: mh.probe(m, Spoken(), text="", vocab=VOCAB), "the text is empty"),
+        (lambda m: mh.probe(m, Spoken(), text=" \n", vocab=VOCAB), "the text is empty"),
     ],
 )
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(Puppet(("even",)))
+
+
+class Spoken(Words):
+    def __call__(self, text):
+        return {"input_ids": [0, *(ord(c) % VOCAB for c in text)]}
+
+
+def test_a_token_beyond_the_models_own_is_refused():
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1,
+    )  # fmt: skip
+    model = LlamaModel(config)
+    with pytest.raises(ValueError, match=f"token {VOCAB}, but the model knows those from 0 to 96"):
+        mh.probe(model, text=torch.tensor([3, VOCAB]))
+    with pytest.raises(ValueError, match="vocab=98 came, but the model knows 97"):
+        mh.probe(model, text=text(), vocab=VOCAB + 1)

@@ -1,5 +1,7 @@
 """A cut tells whether the name holds: what speaks suffers, what only looks the part does not."""
 
+import dataclasses
+
 import pytest
 import torch
 from puppets import VOCAB, Puppet, Words, text
@@ -31,6 +33,41 @@ def test_a_head_that_only_looks_the_part_does_not(verdicts):
 
 def test_a_head_at_rest_says_nothing(verdicts):
     assert verdicts["first token", 1, 2].holds
+
+
+def test_what_random_tokens_cannot_tell_is_tried_on_the_text():
+    found = mh.probe(Puppet(("marks", "even")), Words(), text=text(), vocab=VOCAB, controls=False)
+    verdict = next(v for v in mh.verify(found) if v.name.pattern == "separator")
+    assert verdict.mass > 0.9  # not NaN: there are marks in the text
+    assert abs(verdict.effect) < 1e-6
+
+
+@pytest.mark.parametrize("given", [None, Puppet(("even",)), [1, 2]])
+def test_what_is_no_probe_is_refused(given):
+    with pytest.raises(ValueError, match="verify takes what mh.probe gives, but a"):
+        mh.verify(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"texts": 0}, "texts must be 1 or more, but 0 came"),
+        ({"most": "a"}, "most must be 1 or more, but 'a' came"),
+        ({"names": ["induction"]}, "names are of probe.names\\(\\), but 'induction' came"),
+        ({"names": 3}, "names are of probe.names\\(\\), but 3 came"),
+    ],
+)
+def test_bad_input(options, message):
+    found = mh.probe(Puppet(("previous",)), Words(), text=text(), vocab=VOCAB, controls=False)
+    with pytest.raises(ValueError, match=message):
+        mh.verify(found, **options)
+
+
+def test_a_name_of_another_model_is_refused():
+    found = mh.probe(Puppet(("previous",)), Words(), text=text(), vocab=VOCAB, controls=False)
+    other = dataclasses.replace(found.names()[0], layer=7)
+    with pytest.raises(ValueError, match="the probe has no head 7.0"):
+        mh.verify(found, [other])
 
 
 def test_a_model_without_a_loss_is_refused():

@@ -3,7 +3,9 @@
 A score is the mean weight that a head puts inside the pattern's mask, over the rows *with an
 opportunity*: those for which the mask holds a key that they may see (identity 2: a mass is a ratio
 of two log-sum-exps, so every detector is a mask). Chance is the same for a head that looks at all
-keys alike.
+keys alike. Where much of a row lies inside by chance ("local"), the score is the excess over it,
+(mass − chance) / (1 − chance): 0 for a head that looks at all keys alike, 1 for one that looks
+nowhere else.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Pattern:
     source: str
     by_content: bool = False  # whether tokens decide, and not places alone
     ahead: bool = False  # whether it takes a head that may look ahead
+    excess: bool = False  # whether the score is what goes beyond chance
 
 
 # A new pattern is one more line here.
@@ -61,7 +64,7 @@ PATTERNS: dict[str, Pattern] = {
         ),
         Pattern(
             "local", f"reads the last {NEAR} tokens", lambda text: window(NEAR),
-            "Clark et al. 2019, arXiv:1906.04341",
+            "Clark et al. 2019, arXiv:1906.04341", excess=True,
         ),
         Pattern(
             "duplicate token", "reads earlier copies of the same token",
@@ -87,7 +90,8 @@ def opportunities(pattern: Pattern, text: Text, allowed: Tensor) -> tuple[Tensor
 
     `allowed` is who may see whom, (token, token). Special tokens do not count, nor do rows inside
     a run of one token: there the token before, a copy and what followed it are one and the same.
-    The first row sees itself alone, and says nothing.
+    The first row sees itself alone, and says nothing; nor does, for an excess over chance, a row
+    that sees nothing outside of the mask.
     """
     n = len(text.ids)
     every = torch.arange(n)
@@ -96,7 +100,7 @@ def opportunities(pattern: Pattern, text: Text, allowed: Tensor) -> tuple[Tensor
     run[1:] = text.ids[1:] == text.ids[:-1]
     counts = inside.any(-1) & ~text.special & ~run & (allowed.sum(-1) > 1)
     chance = inside.sum(-1) / allowed.sum(-1).clamp(min=1)
-    return counts, chance
+    return counts & (chance < 1) if pattern.excess else counts, chance
 
 
 def describe(ids: Tensor, tokenizer: object = None) -> Text:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..masks import Mask, dense
-from ..recording import ablate, cut, record
-from .probing import Name, Probe, masses_of
+from ..recording import Recording, ablate, cut, record
+from .probing import Name, Probe
+from .scoring import look
 from .table import PATTERNS, Text, opportunities
 
 _NOTHING = 0.02  # nats: what a cut of a resting head may cost
@@ -67,7 +68,8 @@ def verify(
     head says nothing at all (a cut link's weight would go to the others, and they would speak).
     Others: the loss of the rows that had the opportunity.
     """
-    chosen = list(names) if names is not None else _strongest(probe.names(), most)
+    _check(probe, names, most, texts)
+    chosen = _of(probe, names) if names is not None else _strongest(probe.names(), most)
     found = []
     for n, name in enumerate(chosen):
 
@@ -77,6 +79,32 @@ def verify(
 
         found.append(_try(probe, name, texts, tell))
     return found
+
+
+def _check(probe: object, names: object, most: object, texts: object) -> None:
+    if not isinstance(probe, Probe):
+        raise ValueError(
+            f"verify takes what mh.probe gives, but a {type(probe).__name__} came; give "
+            "mh.verify(mh.probe(model, tokenizer))."
+        )
+    for what, count in (("most", most), ("texts", texts)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{what} must be 1 or more, but {count!r} came; give 3, say.")
+    if names is not None and not isinstance(names, Iterable):
+        raise ValueError(f"names are of probe.names(), but {names!r} came; give a list of some.")
+
+
+def _of(probe: Probe, names: Iterable[Name]) -> list[Name]:
+    """The names that were asked for, each of a head that the probe has."""
+    chosen = list(names)
+    for name in chosen:
+        if not isinstance(name, Name):
+            raise ValueError(f"names are of probe.names(), but {name!r} came; give some of those.")
+        if (name.layer, name.head) not in probe.heads:
+            raise ValueError(
+                f"the probe has no head {name.layer}.{name.head}; give names of probe.names()."
+            )
+    return chosen
 
 
 def _strongest(names: list[Name], most: int) -> list[Name]:
@@ -95,7 +123,9 @@ def _try(probe: Probe, name: Name, count: int, tell: Callable[[float], None]) ->
     own = [(name.layer, name.head)]
     alike = [(n.layer, n.head) for n in probe.names() if n.pattern == name.pattern]
     beside = [(layer, h) for layer, h in probe.heads if layer == name.layer and h != name.head]
-    cued = name.where == "on cue" or PATTERNS[name.pattern].by_content
+    # Where tokens decide, random ones that come twice tell more than a text, if they can tell.
+    tells = probe.rows(name.pattern, "on cue", name.layer, name.head) > 0
+    cued = name.where == "on cue" or (PATTERNS[name.pattern].by_content and tells)
     texts = [(t, s) for t, _, s in probe.cues[:count]] if cued else [(probe.text, 0)]
     trial = _Trial(probe, name)
     changes: dict[str, list[Tensor]] = {}
@@ -103,22 +133,29 @@ def _try(probe: Probe, name: Name, count: int, tell: Callable[[float], None]) ->
     for n, (text, second) in enumerate(texts):
         tell(n / len(texts))
         links = PATTERNS[name.pattern].mask(text)
-        bits, *both = trial.elsewhere(text, second)
+        rec = trial.record(text)
+        rows = trial.rows(rec, text, second)
+        bits, *both = trial.elsewhere(rec, text, rows)
         masses.append(both)
-        base = trial.look(text, second)
+        base = trial.look(text, second, rows)
         tries: dict[str, tuple[list, Mask]] = {
             "own": (own, links), "elsewhere": (own, bits), "others": (beside, links),
             "together": ([*{*alike, *own}], links),
         }  # fmt: skip
         for what, (heads, mask) in tries.items():
             with trial.surgery(what, heads, mask):
-                seen = trial.look(text, second)
+                seen = trial.look(text, second, rows)
             changes.setdefault(what, []).append(seen.suffers - base.suffers)
             if what == "own":
                 changes.setdefault("stays", []).append(seen.stays - base.stays)
     effect, low = _interval(changes["own"])
     mean = {what: _interval(values)[0] for what, values in changes.items()}
-    inside, outside = (sum(some) / len(some) for some in zip(*masses, strict=True))
+    inside, outside = torch.tensor(masses).nanmean(0).tolist()
+    if math.isnan(inside):
+        raise ValueError(
+            f"no row of these texts gives {name.layer}.{name.head} an opportunity for "
+            f"{name.pattern!r}; give names of probe.names()."
+        )
     # A head with nearly all its weight in the pattern has little elsewhere: per weight, then.
     fair = max(0.0, mean["elsewhere"]) * inside / max(outside, 1e-6)
     holds = abs(effect) < _NOTHING if trial.rests else low > 0 and effect > 2 * fair
@@ -155,34 +192,42 @@ class _Trial:
             return ablate(self.probe.model, heads)
         return cut(self.probe.model, heads, links=links)
 
-    def look(self, text: Text, second: int) -> _Seen:
+    def record(self, text: Text) -> Recording:
+        with record(self.probe.model, stats=()) as rec:
+            self.probe.model(text.ids[None].to(next(self.probe.model.parameters()).device))
+        return rec
+
+    def rows(self, rec: Recording, text: Text, second: int) -> Tensor:
+        """The rows of the head that have an opportunity, as it may see, (token,)."""
+        allowed = rec[self.name.layer].allowed(head=self.name.head)
+        counts, _ = opportunities(PATTERNS[self.name.pattern], text, allowed)
+        counts[:second] = False
+        return counts
+
+    def look(self, text: Text, second: int, rows: Tensor) -> _Seen:
         if self.feeds:
             return self._followers_miss(text, second)
         loss = losses(self.probe, text)
-        rows = torch.arange(len(loss))
         if second:  # the last row of the first copy knows nothing of the second
-            return _Seen(loss[rows >= second], loss[rows < second])
-        counts = self._counts(text)[: len(loss)]
+            rows = torch.arange(len(text.ids)) >= second
+        counts = rows[: len(loss)]
         return _Seen(loss[counts], loss[~counts])
 
     def _followers_miss(self, text: Text, second: int) -> _Seen:
-        heads, masses, allowed = masses_of(self.probe.model, text, text)
-        counts, _ = opportunities(PATTERNS["induction"], text, allowed)
-        counts[:second] = False
-        places = [heads.index(pair) for pair in self.followers]
-        missed = 1 - masses["induction"][places][:, counts].mean(0)
-        return _Seen(missed, torch.zeros(1))
+        looks = look(self.probe.model, text, text)
+        places = [looks.heads.index(pair) for pair in self.followers]
+        read = torch.full((len(looks.heads), len(text.ids)), math.nan)
+        for allowed, mine in looks.sights:
+            counts, _ = opportunities(PATTERNS["induction"], text, allowed)
+            counts[:second] = False
+            every = mine[:, None], counts.nonzero()[:, 0]
+            read[every] = looks.masses["induction"][every]
+        missed = 1 - read[places].nanmean(0)
+        return _Seen(missed[~missed.isnan()], torch.zeros(1))
 
-    def _counts(self, text: Text) -> Tensor:
-        n = len(text.ids)
-        allowed = torch.ones(n, n, dtype=torch.bool).tril()
-        return opportunities(PATTERNS[self.name.pattern], text, allowed)[0]
-
-    def elsewhere(self, text: Text, second: int) -> tuple[Mask, float, float]:
+    def elsewhere(self, rec: Recording, text: Text, rows: Tensor) -> tuple[Mask, float, float]:
         """The head's strongest links outside of the pattern, up to its weight; and both weights."""
         n, every = len(text.ids), torch.arange(len(text.ids))
-        with record(self.probe.model, stats=()) as rec:
-            self.probe.model(text.ids[None].to(next(self.probe.model.parameters()).device))
         weights = rec.weights(self.name.layer, self.name.head)
         inside = PATTERNS[self.name.pattern].mask(text).allows(every, every, 0)[0, 0].expand(n, n)
         wanted = (weights * inside).sum(-1, keepdim=True)
@@ -192,7 +237,6 @@ class _Trial:
         taken[:, -1] = False
         bits = torch.zeros(n, n, dtype=torch.bool).scatter(1, order, taken)
         bits &= ~torch.eye(n, dtype=torch.bool) | (bits.sum(-1, keepdim=True) < every[:, None])
-        rows = self._counts(text) & (every >= second)
         own, other = (float((weights * part).sum(-1)[rows].mean()) for part in (inside, bits))
         return dense(bits[None, None]), own, other
 
@@ -214,7 +258,8 @@ def losses(probe: Probe, text: Text) -> Tensor:
 
 def _interval(changes: list[Tensor]) -> tuple[float, float]:
     """The mean change and the lower end of its 95 % interval, over texts, or rows of one."""
-    values = torch.stack([c.mean() for c in changes]) if len(changes) > 1 else changes[0]
+    some = [c for c in changes if len(c)]  # a text may have no row to tell by
+    values = torch.stack([c.mean() for c in some]) if len(changes) > 1 and some else changes[0]
     if len(values) < 2:
         return float(values.mean()), -math.inf
     mean = float(values.mean())
