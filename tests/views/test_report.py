@@ -110,6 +110,12 @@ def test_a_name_that_holds_brings_its_evidence():
         assert part in text
 
 
+def test_an_excess_is_said_to_be_one():
+    local = name(1, 2, "local", "at rest", score=0.7, chance=0.0)
+    (said,) = [line for line in findings(report(names=[local])) if "(local" in line]
+    assert "of its weight beyond chance where there is an opportunity, controls 0.05" in said
+
+
 def test_a_name_that_does_not_hold_says_so():
     text = said(report(verdicts=[verdict(NAMES[0], holds=False, effect=-0.007)]))
     assert "costs −0.01 nats" in text

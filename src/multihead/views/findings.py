@@ -72,12 +72,15 @@ def _pattern(report: Report, pattern: str) -> str:
 
 
 def _measured(name: Name) -> str:
-    chance = f"{name.chance:.2f}" if name.chance >= 0.01 else f"{name.chance:.3f}"
+    chance = f", chance {name.chance:.{2 if name.chance >= 0.01 else 3}f}"
+    beyond = ""
+    if PATTERNS[name.pattern].excess:  # which is held against chance already
+        chance, beyond = "", " beyond chance"
     control = "" if math.isnan(name.control) else f", controls {name.control:.2f}"
     return (
         f"Head {label(name.layer, name.head)} {PATTERNS[name.pattern].says} ({name.pattern}, "
-        f"{name.where}): {name.score:.2f} ± {name.score - name.low:.2f} of its weight where there "
-        f"is an opportunity, chance {chance}{control}, {name.rows:,} rows."
+        f"{name.where}): {name.score:.2f} ± {name.score - name.low:.2f} of its weight{beyond} "
+        f"where there is an opportunity{chance}{control}, {name.rows:,} rows."
     )
 
 
