@@ -1,9 +1,9 @@
-"""Cut and see: ablation, cut links and importance against the same thing done by hand."""
+"""Cut and see: ablation and cut links against the same thing done by hand."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from puppets import VOCAB, Puppet
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -100,28 +100,17 @@ def test_nothing_left_to_see_gives_nothing(family):
         torch.testing.assert_close(model(IDS).logits, silent)
 
 
-def test_importance_by_hand():
-    model = Puppet(("induction", "even"), ("induction", "previous"))
-    ids = torch.cat([torch.arange(9), torch.arange(9)])[None]
-
-    def loss(output, batch):
-        return F.cross_entropy(output[0, :-1], batch[0, 1:])
-
-    rows = mh.head_importance(model, [ids], loss)
-    found = {(row["layer"], row["head"]): row["importance"] for row in rows}
-    assert found[0, 0] == pytest.approx(1, abs=1e-6)  # the only one of its layer that speaks
-    assert found[0, 1] == 0
-    assert found[1, 0] == pytest.approx(1, abs=1e-6)
-
-
-def test_importance_is_the_gradient_of_a_gate():
-    attn = mh.MultiHeadAttention(12, 3, mask=mh.causal(), head_gate="trained")
-    x = torch.randn(1, 7, 12)
-    attn(x).square().sum().backward()
-    expected = attn.head_gate.grad.abs()
-    rows = mh.head_importance(attn, [x], lambda out, _: out.square().sum())
-    found = torch.tensor([row["importance"] for row in rows])
-    torch.testing.assert_close(found, expected / expected.norm())
+@torch.no_grad()
+@pytest.mark.parametrize("pairs", [
+    [(np.int64(1), np.int64(2))], (np.int32(1), np.int32(2)), [[1, 2]], np.array([[1, 2]]),
+    torch.tensor([[1, 2]]),
+])  # fmt: skip
+def test_heads_as_a_table_has_them(pairs):
+    model = llama()
+    with mh.ablate(model, [(1, 2)]):
+        expected = model(IDS).logits
+    with mh.ablate(model, pairs):
+        assert torch.equal(model(IDS).logits, expected)
 
 
 class Checkpointed(nn.Module):
@@ -145,6 +134,17 @@ def test_a_checkpointed_module_is_refused():
         (lambda m: mh.ablate(m, [(9, 0)]), "no layer 9 was called"),
         (lambda m: mh.ablate(m, [(0, 9)]), "has heads 0 to 5, but head 9"),
         (lambda m: mh.ablate(m, [3]), "pairs of layer and head"),
+        (lambda m: mh.ablate(m, None), "pairs of layer and head, but None came"),
+        (lambda m: mh.ablate(m, 3), "pairs of layer and head, but 3 came"),
+        (lambda m: mh.ablate(m, [(0, True)]), "pairs of layer and head, but \\(0, True\\) came"),
+        (lambda m: mh.ablate(m, (False, 1)), "pairs of layer and head, but False came"),
+        (lambda m: mh.ablate(m, [(0, 1.0)]), "pairs of layer and head, but \\(0, 1.0\\) came"),
+        (lambda m: mh.ablate(m, [(0, 0, 0)]), "pairs of layer and head"),
+        (lambda m: mh.ablate(m, "0.1"), "pairs of layer and head, but '0.1' came"),
+        (lambda m: mh.cut(m, None, links=mh.offset(-1)), "pairs of layer and head, but None came"),
+        (lambda m: mh.ablate(m, [(0, 0)], seed="a"), "seed is a whole number, but 'a' came"),
+        (lambda m: mh.ablate(m, [(0, 0)], by=None), "by must be one of"),
+        (lambda m: mh.ablate(m, [(0, 0)], by=["zero"]), "by must be one of"),
         (lambda m: mh.ablate(m, [(0, 0)], by="noise"), "'zero', 'mean', 'resample'"),
         (lambda m: mh.cut(m, [(0, 0)], links=3), "links are a mask"),
         (lambda m: mh.ablate("model", [(0, 0)]), "a model is an nn.Module"),
@@ -162,56 +162,3 @@ def test_a_mean_over_a_single_step_is_refused():
     model = One()
     with pytest.raises(ValueError, match="needs other rows"), mh.ablate(model, [(0, 0)], by="mean"):
         model(torch.randn(1, 1, 4))
-
-
-def test_importance_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="batches are empty"):
-        mh.head_importance(llama(), [], lambda out, _: out.logits.sum())
-
-
-@pytest.mark.parametrize(
-    ("loss", "came"),
-    [
-        (lambda out, _: 0.3, "a float came"),
-        (lambda out, _: out, "a Tensor|shape \\(1, 5, 8\\)"),
-        (lambda out, _: out.detach().sum(), "no gradient"),
-    ],
-)
-def test_a_loss_that_is_no_number_is_refused(loss, came):
-    attn = mh.MultiHeadAttention(8, 2)
-    with pytest.raises(ValueError, match=f"must give a tensor of one number.*({came})"):
-        mh.head_importance(attn, [torch.randn(1, 5, 8)], loss)
-
-
-@pytest.mark.parametrize("one", [IDS, {"input_ids": IDS}, "a text"])
-def test_one_batch_in_place_of_a_list_is_refused(one):
-    with pytest.raises(ValueError, match="put it into a list"):
-        mh.record_many(llama(), one)
-    with pytest.raises(ValueError, match="put it into a list"):
-        mh.head_importance(llama(), one, lambda out, _: out.logits.sum())
-
-
-@torch.no_grad()
-def test_many_texts():
-    model = Puppet(("previous", "random"))
-    texts = [torch.randint(0, VOCAB, (2, 13)), torch.randint(0, VOCAB, (1, 17))]
-    told = []
-    corpus = mh.record_many(model, texts, examples=3, progress=told.append)
-    assert told == [1, 2]
-    assert corpus.texts == 3
-    row = corpus.heads()[1]
-    single = []
-    for batch in texts:
-        for one in batch:
-            with mh.record(model) as rec:
-                model(one[None])
-            single.append(rec.heads()[1]["entropy"])
-    single = torch.tensor(single, dtype=torch.float64)
-    assert row["entropy"] == pytest.approx(float(single.mean()), rel=1e-5)
-    half = 1.96 * float(single.std()) / 3**0.5
-    assert row["entropy_high"] - row["entropy"] == pytest.approx(half, rel=1e-3)
-    best = corpus.examples(0, 0)
-    assert len(best) == 3
-    assert all(one.key == one.query - 1 and one.weight > 0.9 for one in best)
-    with pytest.raises(ValueError, match="batches are empty"):
-        mh.record_many(model, [])

@@ -13,6 +13,13 @@ from torch import Tensor
 
 from .recording import Recording
 
+# What is not one number a row, and why it has no mean over texts.
+_APART = {
+    "map": "a map, and that of one text does not lie on that of another",
+    "top": "a list of keys, and a key of one text is none of another",
+    "key": "one number a key, and a key of one text is none of another",
+}
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Example:
@@ -39,6 +46,8 @@ class Corpus:
 
         The interval is the mean ± 1.96 standard errors over texts; NaN with one text alone. With
         few texts it may reach beyond what is possible, below 0 for a weight: it is the mean's.
+        `received_top_share` is the share of all rows that a text's strongest key gets, as
+        `rec.heads()` has it.
         """
         rows = []
         for i, (layer, name, head) in enumerate(self.names):
@@ -49,13 +58,17 @@ class Corpus:
             rows.append(row)
         return rows
 
-    def examples(self, layer: int, head: int) -> list[Example]:
-        """The strongest links of a head to a key that is neither the first nor its own."""
-        if (layer, head) not in self.strongest:
-            raise ValueError(
-                f"there is no layer {layer!r} with a head {head!r}; see corpus.heads() for all."
-            )
-        return self.strongest[layer, head]
+    def examples(self, layer: int | str, head: int) -> list[Example]:
+        """The strongest links of a head to a key that is neither the first nor its own.
+
+        A layer by its number or its path in the model, as in `rec.weights`.
+        """
+        for index, name, own in self.names:
+            if layer in (index, name) and own == head and not isinstance(head, bool):
+                return self.strongest[index, own]
+        raise ValueError(
+            f"there is no layer {layer!r} with a head {head!r}; see corpus.heads() for all."
+        )
 
     def __repr__(self) -> str:
         return f"Corpus of {self.texts} texts, {len(self.names)} heads: {', '.join(self.values)}"
@@ -65,6 +78,10 @@ def gather_texts(
     recordings: Iterable[Recording], examples: int, progress: Callable[[int], None] | None
 ) -> Corpus:
     """One recording after another, none of them kept."""
+    if isinstance(examples, bool) or not isinstance(examples, int) or examples < 0:
+        raise ValueError(
+            f"examples are a number of links, 0 or more, but {examples!r} came; give 5, say."
+        )
     values: dict[str, list[Tensor]] = {}
     strongest: dict[tuple[int, int], list[Example]] = {}
     names: list[tuple[int, str, int]] = []
@@ -76,9 +93,8 @@ def gather_texts(
                 f"batch {n} was seen by other layers than those before it; record them apart."
             )
         names = here
-        for key, kind in rec.layers[0].kinds.items():
-            if kind == "row":
-                values.setdefault(key, []).append(_by_text(rec, key))
+        for key, value in _by_text(rec).items():
+            values.setdefault(key, []).append(value)
         _collect(rec, texts, examples, strongest)
         texts += rec.layers[0].batch
         if progress is not None:
@@ -89,7 +105,32 @@ def gather_texts(
     return Corpus(texts, names, joined, strongest)
 
 
-def _by_text(rec: Recording, key: str) -> Tensor:
+def _by_text(rec: Recording) -> dict[str, Tensor]:
+    """Each statistic of each text, (text, head of all layers); `peak_key` is for examples alone."""
+    found = {}
+    for key, kind in rec.layers[0].kinds.items():
+        if kind == "row":
+            found[key] = _row_mean(rec, key)
+        elif key == "received":
+            found["received_top_share"] = _top_share(rec)
+        elif kind != "place":
+            raise ValueError(
+                f"{key} is {_APART[kind]}, so it has no mean over texts; leave it out of stats, or "
+                "look at each text with mh.record."
+            )
+    return found
+
+
+def _top_share(rec: Recording) -> Tensor:
+    """What the key that gets most gets of the rows that saw something, (text, head of all)."""
+    columns = []
+    for layer in rec.layers:
+        looking = (layer.lse != -torch.inf).sum(2).clamp(min=1)  # (text, head)
+        columns.append((layer["received"].amax(-1) / looking).double())
+    return torch.cat(columns, dim=1)
+
+
+def _row_mean(rec: Recording, key: str) -> Tensor:
     """The mean of a statistic over the rows of each text, (text, head of all layers)."""
     columns = []
     for layer in rec.layers:
