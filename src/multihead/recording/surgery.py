@@ -15,55 +15,8 @@ from torch import Tensor, nn
 
 from ..masks import Mask, dense
 from .call import Call
+from .chosen import Chosen, Heads, whole
 from .watch import Hand, Place, watching
-
-Heads = Iterable[tuple[int | str, int]]
-
-
-class _Chosen:
-    """Which heads of which layers were asked for, and which of them came by."""
-
-    def __init__(self, heads: Heads) -> None:
-        self.by_layer: dict[int | str, list[int]] = {}
-        pairs: list[Any] = [heads] if _is_pair(heads) else list(heads)
-        for pair in pairs:
-            if not _is_pair(pair):
-                raise ValueError(
-                    f"heads are pairs of layer and head, but {pair!r} came; give [(18, 6)], say."
-                )
-            layer, head = pair
-            self.by_layer.setdefault(layer, []).append(head)
-        self._met: set[int | str] = set()
-
-    def of(self, place: Place, count: int) -> list[int]:
-        """The heads chosen in this layer, which has `count`."""
-        asked = [name for name in (place.index, place.name) if name in self.by_layer]
-        heads = sorted({head for name in asked for head in self.by_layer[name]})
-        self._met |= {*asked}
-        for head in heads:
-            if not 0 <= head < count:
-                raise ValueError(
-                    f"layer {place.index}, {place.name}, has heads 0 to {count - 1}, "
-                    f"but head {head} was asked for; choose one of those."
-                )
-        return heads
-
-    def check_met(self) -> None:
-        missed = [layer for layer in self.by_layer if layer not in self._met]
-        if missed:
-            raise ValueError(
-                f"no layer {missed[0]!r} was called, so its heads were left as they are; layers "
-                "are counted in order of first call, or named by their path: see rec.layers."
-            )
-
-
-def _is_pair(given: object) -> bool:
-    return (
-        isinstance(given, tuple)
-        and len(given) == 2
-        and isinstance(given[0], int | str)
-        and isinstance(given[1], int)
-    )
 
 
 @contextlib.contextmanager
@@ -81,9 +34,11 @@ def ablate(model: nn.Module, heads: Heads, by: str = "zero", seed: int = 0) -> I
     >>> y.abs().max()
     tensor(0.)
     """
-    if by not in _BY:
+    if not isinstance(by, str) or by not in _BY:
         raise ValueError(f"by must be one of {', '.join(map(repr, _BY))}, but {by!r} came.")
-    hand = _Ablate(_Chosen(heads), by, torch.Generator().manual_seed(seed))
+    if whole(seed) is None:
+        raise ValueError(f"seed is a whole number, but {seed!r} came; give 0, say.")
+    hand = _Ablate(Chosen(heads), by, torch.Generator().manual_seed(seed))
     with watching(model, hand):
         yield
     hand.chosen.check_met()
@@ -92,7 +47,7 @@ def ablate(model: nn.Module, heads: Heads, by: str = "zero", seed: int = 0) -> I
 class _Ablate(Hand):
     recomputes = False
 
-    def __init__(self, chosen: _Chosen, by: str, random: torch.Generator) -> None:
+    def __init__(self, chosen: Chosen, by: str, random: torch.Generator) -> None:
         self.chosen, self.by, self.random = chosen, by, random
 
     def output(self, place: Place, call: Call, out: Tensor) -> Tensor:
@@ -134,7 +89,7 @@ def cut(model: nn.Module, heads: Heads, links: Mask | Tensor) -> Iterator[None]:
         raise ValueError(
             f"links are a mask, but a {type(links).__name__} came; give mh.offset(-1), say."
         )
-    hand = _Cut(_Chosen(heads), links)
+    hand = _Cut(Chosen(heads), links)
     with watching(model, hand):
         yield
     hand.chosen.check_met()
@@ -143,7 +98,7 @@ def cut(model: nn.Module, heads: Heads, links: Mask | Tensor) -> Iterator[None]:
 class _Cut(Hand):
     recomputes = False
 
-    def __init__(self, chosen: _Chosen, links: Mask) -> None:
+    def __init__(self, chosen: Chosen, links: Mask) -> None:
         self.chosen, self.links = chosen, links
 
     def question(self, place: Place, call: Call) -> Call:
@@ -162,35 +117,54 @@ def head_importance(
     """How much the loss minds each head: |∂L/∂ξ| at ξ = 1, with ξ a gate on the head's output.
 
     Michel et al. 2019 (arXiv:1905.10650): the mean over texts, normalised within a layer (its
-    squares sum to 1). `batches` are what the model is called with, a dict, a tuple or a tensor;
-    `loss(output, batch)` gives a number. One dict a layer and head, as `rec.heads()`.
+    squares sum to 1; a layer that the loss does not use has 0). `batches` are what the model is
+    called with, a dict, a tuple or a tensor. One dict a layer and head, as `rec.heads()`.
+
+    `loss(output, batch)` gives one number, *a mean over the texts of the batch*: each text's
+    gradient in it is its own divided by their number, and is multiplied back, so that batches of
+    any size give the same. A mean over tokens is one too where the texts of a batch have the same
+    number of them; else give those one at a time. For a sum, give batches of one size.
     """
+    _check_importance(loss)
     hand, count = _Gates(), 0
     with watching(model, hand), torch.enable_grad():
         for batch in several(batches):
             hand.gates.clear()
-            found = _number(loss(call_model(model, batch), batch))
-            places, gates = [*hand.gates], [*hand.gates.values()]
-            for place, grad in zip(places, torch.autograd.grad(found, gates), strict=True):
-                total = hand.totals.setdefault(place, torch.zeros(grad.shape[1]))
-                total += grad.detach().abs().float().sum((0, 2, 3)).cpu()
+            output = call_model(model, batch)
+            if not hand.gates:
+                raise ValueError(
+                    f"no attention call of {type(model).__name__} was seen in batch {count}: it "
+                    "works attention out by itself; have it use F.scaled_dot_product_attention."
+                )
+            hand.add(_number(loss(output, batch), count), count)
             count += 1
     if not count:
         raise ValueError("batches are empty; give at least one text to work the loss out on.")
-    rows = []
-    for place, total in hand.totals.items():
-        scaled = total / total.norm().clamp(min=1e-30)
-        rows += [
-            {"layer": place.index, "name": place.name, "head": h, "importance": float(scaled[h])}
-            for h in range(len(scaled))
-        ]
-    return rows
+    return hand.rows()
 
 
-def _number(loss: object) -> Tensor:
+def _check_importance(loss: object) -> None:
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "head_importance needs gradients, and under torch.inference_mode there are none; call "
+            "it outside of it (torch.no_grad does no harm)."
+        )
+    if not callable(loss):
+        raise ValueError(
+            f"loss is a function of output and batch, but a {type(loss).__name__} came; give "
+            "lambda output, batch: output.loss, say."
+        )
+
+
+def _number(loss: object, batch: int) -> Tensor:
     came = f"a {type(loss).__name__}"
     if isinstance(loss, Tensor):
         if loss.numel() == 1 and loss.requires_grad:
+            if not bool(loss.isfinite()):
+                raise ValueError(
+                    f"the loss of batch {batch} is {loss.detach().item()}, and no importance "
+                    "follows from it; leave that batch out, or see what is not a number in it."
+                )
             return loss.reshape(())
         came = f"one of shape {tuple(loss.shape)}" if loss.numel() != 1 else "one with no gradient"
     raise ValueError(
@@ -213,6 +187,32 @@ class _Gates(Hand):
         self.gates[place] = gate
         return out * gate
 
+    def add(self, loss: Tensor, batch: int) -> None:
+        """The gradients of one batch, each text's as if it had been alone."""
+        gates = [*self.gates.values()]
+        grads = torch.autograd.grad(loss, gates, allow_unused=True)
+        for place, gate, grad in zip(self.gates, gates, grads, strict=True):
+            total = self.totals.setdefault(place, torch.zeros(gate.shape[1]))
+            if grad is None:  # the loss does not come from there
+                continue
+            if not bool(grad.isfinite().all()):
+                raise ValueError(
+                    f"the gradient of batch {batch} in layer {place.index}, {place.name}, is not a "
+                    "number, though its loss is; see what the loss does at 0, say."
+                )
+            texts = gate.shape[0]
+            total += texts * grad.detach().abs().float().sum((0, 2, 3)).cpu()
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = []
+        for place, total in self.totals.items():
+            scaled = total / total.norm().clamp(min=1e-30)
+            found += [
+                {"layer": place.index, "name": place.name, "head": h, "importance": float(one)}
+                for h, one in enumerate(scaled)
+            ]
+        return found
+
 
 def several(batches: Any) -> Iterable[Any]:
     """Batches as they were given; one alone would be taken for as many as it has rows or names."""
@@ -220,6 +220,11 @@ def several(batches: Any) -> Iterable[Any]:
         raise ValueError(
             "batches are a list of what the model is called with, but one "
             f"{type(batches).__name__} came; put it into a list."
+        )
+    if not isinstance(batches, Iterable):
+        raise ValueError(
+            "batches are a list of what the model is called with, but a "
+            f"{type(batches).__name__} came; give [ids], say."
         )
     return batches
 
