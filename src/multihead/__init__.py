@@ -28,7 +28,7 @@ from .observation import (
     top,
     weights,
 )
-from .patterns import Probe, probe, verify
+from .patterns import Probe, copying, habits, probe, verify
 from .positions import alibi, rope
 from .presets import cost, preset
 from .recording import (
@@ -55,6 +55,7 @@ __all__ = [
     "alibi",
     "attend",
     "causal",
+    "copying",
     "cost",
     "cut",
     "dense",
@@ -63,6 +64,7 @@ __all__ = [
     "explain_choice",
     "from_torch",
     "from_transformers",
+    "habits",
     "head_importance",
     "heatmap",
     "load",

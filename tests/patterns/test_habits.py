@@ -72,6 +72,24 @@ def test_what_was_not_recorded_is_told():
         habits(rec)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda rec: mh.habits(None), "of a recording, but a NoneType came"),
+        (lambda rec: mh.habits(rec, batch=1), "batch must lie from 0 to 0, but 1 came"),
+        (lambda rec: mh.habits(rec, batch="a"), "batch must lie from 0 to 0, but 'a' came"),
+        (lambda rec: mh.habits(mh.Recording([], model="none")), "nothing was recorded"),
+        (lambda rec: mh.copying(None), "a model is an nn.Module, but a NoneType came"),
+    ],
+)
+def test_bad_input(call, message):
+    model = Puppet(("even",))
+    with torch.no_grad(), mh.record(model, stats=STATS) as rec:
+        model(torch.randint(0, VOCAB, (1, 9)))
+    with pytest.raises(ValueError, match=message):
+        call(rec)
+
+
 def test_copying_of_a_head_made_to_copy():
     torch.manual_seed(0)
     config = LlamaConfig(

@@ -22,6 +22,10 @@ def copying(model: nn.Module) -> list[dict[str, Any]]:
     For models of transformers with separate value projections (LLaMA, Mistral, Qwen, Gemma, OPT);
     others give an empty list.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"a model is an nn.Module, but a {type(model).__name__} came; give the model itself."
+        )
     read = getattr(model, "get_input_embeddings", lambda: None)()
     write = getattr(model, "get_output_embeddings", lambda: None)()
     if read is None or write is None:

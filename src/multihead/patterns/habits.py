@@ -48,13 +48,32 @@ class Habit:
 
 
 def habits(rec: Recording, batch: int = 0) -> list[Habit]:
-    """The habits of every self-attention head of a recording that has the statistics needed."""
-    missing = [key for key in STATS if key not in rec.layers[0].kinds] if rec.layers else []
+    """The habits of every self-attention head of a recording that has the statistics needed.
+
+    >>> import multihead as mh, torch
+    >>> attn = mh.MultiHeadAttention(8, 2, mask=mh.causal())
+    >>> stats = ("entropy", "peak_key", "received_mean")
+    >>> with torch.no_grad(), mh.record(attn, stats=stats) as rec:
+    ...     y = attn(torch.zeros(1, 40, 8))
+    >>> [f"{habit.broad:.2f}" for habit in mh.habits(rec)]
+    ['1.00', '1.00']
+    """
+    if not isinstance(rec, Recording):
+        raise ValueError(
+            f"habits are those of a recording, but a {type(rec).__name__} came; give what "
+            "mh.record gives."
+        )
+    if not rec.layers:
+        raise ValueError("nothing was recorded; look after the with statement has ended.")
+    missing = [key for key in STATS if key not in rec.layers[0].kinds]
     if missing:
         raise ValueError(
             f"habits need {', '.join(STATS)}, but {missing[0]} was not recorded; record with "
             "stats=(*mh.recording.DEFAULT, 'peak_key', 'received_mean')."
         )
+    texts = rec.layers[0].batch
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < texts:
+        raise ValueError(f"batch must lie from 0 to {texts - 1}, but {batch!r} came.")
     return [
         _habit(layer, head, batch)
         for layer in rec.layers

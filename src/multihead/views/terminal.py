@@ -119,8 +119,9 @@ def _legend(report: Report, console: Console, more: int) -> None:
     )
     if report.names is not None:
         said += (
-            " Names: the mean weight inside the pattern where there is an opportunity; c on cue "
-            "(random tokens that come twice), r at rest (this text); the higher of the two."
+            " Names: the mean weight inside the pattern where there is an opportunity (local: its "
+            "excess over chance); c on cue (random tokens that come twice), r at rest (this text); "
+            "the higher of the two."
         )
     if more:
         said += f" {more} more heads: --all."
