@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from puppets import VOCAB, Words, text
+from torch import nn
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 import multihead as mh
@@ -48,7 +50,8 @@ def test_the_first_token_of_each_layer_by_its_own_weights(mixed, probed):
     parts = torch.stack([part.mean(1) for part in column.tensor_split(20, dim=1)])
     torch.testing.assert_close(score.mean[FULL], parts.mean(0), rtol=1e-3, atol=1e-5)
     assert score.rows[FULL].tolist() == [int(plain.sum())] * HEADS
-    expected = float((1 / (place + 1.0))[plain].mean())
+    uniform = (1 / (place + 1.0))[plain].tensor_split(20)
+    expected = float(torch.stack([part.mean() for part in uniform]).mean())
     assert score.chance[0] == pytest.approx(expected, rel=1e-4)
     # Of the layer with a window the first 8 rows see it: too few for an interval.
     assert score.mean[SLIDING].isnan().all()
@@ -76,3 +79,31 @@ def test_the_table_has_every_head_in_every_pattern(probed):
     assert len({tuple(row) for row in rows}) == 1
     assert math.isnan(rows[HEADS]["induction, on cue"])
     assert rows[0]["induction, on cue"] >= 0
+
+
+class Apart(nn.Module):
+    """One layer of two heads: the first sees all before it, the second its last three."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.by, self.anchor = by, nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids):
+        n = ids.shape[1]
+        before = torch.ones(n, n).tril().bool()
+        sees = torch.stack([before, before.triu(-2)])[None]  # (1, head, query, key)
+        mask = sees if self.by == "mask" else torch.zeros(1).masked_fill(~sees, -torch.inf)
+        x = torch.zeros(1, 2, n, 4)
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("by", ["mask", "bias"])
+def test_heads_of_one_layer_that_see_differently(by):
+    found = mh.probe(Apart(by), Words(), text=text(), vocab=VOCAB, controls=False)
+    score = score_of(found, "previous token", "at rest")
+    assert score.mean[1] == pytest.approx(1 / 3, rel=0.05)
+    torch.testing.assert_close(score.mean, score.chance, rtol=1e-3, atol=0)  # it looks at all alike
+    assert score_of(found, "induction", "on cue").rows.tolist()[1] == 0
+    local = score_of(found, "local", "at rest")
+    assert local.rows[1] == 0  # all that it sees is near
+    assert abs(float(local.mean[0])) < 1e-5

@@ -118,7 +118,7 @@ def _scored(
         found = torch.stack([one.mean(1) for one in inside])  # (part, head)
         by_chance = torch.stack([one.mean() for one in uniform])[:, None]
         values[:, mine] = (found - by_chance) / (1 - by_chance) if pattern.excess else found
-        chance[mine] = 0.0 if pattern.excess else shares[counts].mean()
+        chance[mine] = 0.0 if pattern.excess else by_chance.mean()
         rows[mine] = rows_here
     return values, chance, rows
 
