@@ -239,3 +239,46 @@ def test_padded_rows_do_not_count():
     for i, found in enumerate(both.heads()):
         expected = sum(length * rows[i]["entropy"] for length, rows in alone) / 8
         assert found["entropy"] == pytest.approx(expected, abs=1e-5)
+
+
+EVERYTHING = torch.tensor([[True], [False]]).expand(2, QUERIES)  # of the first text is padding
+ONE_ROW = torch.zeros(QUERIES, QUERIES, dtype=torch.bool)
+ONE_ROW[1] = True
+AS_NUMBERS = torch.zeros(QUERIES, QUERIES).masked_fill(ONE_ROW, -torch.inf)
+ONE_HEAD = torch.zeros(2 * 4, QUERIES, QUERIES, dtype=torch.bool)
+ONE_HEAD[1, 1] = True  # head 1 of the first text
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested", "ignore:enable_nested_tensor is True"
+)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("heads", [3, 4])  # an odd number has no fast path
+@pytest.mark.parametrize("kind", ["attention", "layer", "encoder"])
+@pytest.mark.parametrize(
+    ("padding", "links"),
+    [(EVERYTHING, None), (None, ONE_ROW), (None, AS_NUMBERS), (EVERYTHING, ONE_ROW)],
+)
+def test_rows_that_see_nothing_give_what_torch_gives(kind, heads, training, grad, padding, links):
+    torch.manual_seed(0)
+    x = made(2, QUERIES, WIDTH)
+    layer = nn.TransformerEncoderLayer(WIDTH, heads, 8, dropout=0.0, batch_first=True)
+    with torch.set_grad_enabled(grad):
+        if kind == "attention":
+            module = layer.self_attn.train(training)
+            given = {"key_padding_mask": padding, "attn_mask": links}
+            compare(module, x, x, x, need_weights=False, **given)
+        elif kind == "layer":
+            compare(layer.train(training), x, src_key_padding_mask=padding, src_mask=links)
+        else:
+            encoder = nn.TransformerEncoder(layer, 2).train(training)
+            compare(encoder, x, src_key_padding_mask=padding, mask=links)
+
+
+@torch.no_grad()
+def test_a_head_that_sees_nothing_gives_what_torch_gives():
+    module = nn.MultiheadAttention(WIDTH, 4, batch_first=True).eval()
+    x = made(2, QUERIES, WIDTH)
+    compare(module, x, x, x, need_weights=False, attn_mask=ONE_HEAD)
+    assert module(x, x, x, need_weights=False, attn_mask=ONE_HEAD)[0][0, 1].isnan().all()

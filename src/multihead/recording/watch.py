@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..attention import attend
-from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped
-from .encoder import emptied_padding
+from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_traced
+from .encoder import as_fast_paths_give
 from .names import Path, in_backward
 from .transformers import borrowed
 
@@ -113,6 +113,7 @@ class Watch:
             self.busy = False
 
     def _handle(self, call: Call) -> Any:
+        refuse_traced()
         refuse_mapped(call.query, call.key, call.value)
         if in_backward():  # seen before
             self._runs_again()
@@ -130,6 +131,8 @@ class Watch:
             outs = [hand.answer(place, call) for hand in self.hands]
             found = next((out for out in reversed(outs) if out is not None), None)
             out = found if found is not None and (own or not call.dropout) else call.attend()
+        if own is None and untouched and call.plain and not bool(out.detach().isfinite().all()):
+            own = call.plain  # beyond what a float can hold, each function has its own answer
         if call.projection is not None:
             self._found(place, call.projection)
         else:
@@ -234,7 +237,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
         with (
             torch.compiler.set_stance("force_eager"),  # inside a compiled graph nothing is seen
             borrowed(model, watch.path.owns, watch.handle),
-            emptied_padding(model),
+            as_fast_paths_give(model),
             watch.path,
             _Mode(watch),
         ):
