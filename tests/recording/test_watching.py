@@ -80,6 +80,31 @@ def test_torch_jit_is_refused(inside):
         model(texts())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_tracing_inside_is_refused():
+    model = stack()
+    with pytest.raises(ValueError, match="under torch.jit.trace"), mh.record(model):
+        torch.jit.trace(model, texts())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_bytes": "1GB"}, "max_bytes is a number of bytes, 0 or more, but '1GB' came"),
+        ({"max_bytes": None}, "but None came"),
+        ({"max_bytes": float("nan")}, "but nan came"),
+        ({"max_bytes": -1}, "but -1 came"),
+        ({"max_bytes": True}, "but True came"),
+        ({"tokenizer": "smollm2"}, "but a str came; give the tokenizer itself"),
+    ],
+)
+def test_what_was_asked_wrongly_is_told_at_the_start(given, message):
+    ran = False
+    with pytest.raises(ValueError, match=message), mh.record(stack(), **given):
+        ran = True
+    assert not ran
+
+
 def test_what_is_no_module_is_refused():
     with (
         pytest.raises(ValueError, match="nn.Module, but a function came"),

@@ -45,7 +45,7 @@ def record(
     stats: Stats = DEFAULT,
     keep_qk: bool = True,
     tokenizer: Any = None,
-    max_bytes: int = 4 * 2**30,
+    max_bytes: float = 4 * 2**30,
     allow_unseen: bool = False,
     to: str | os.PathLike | None = None,
     progress: Callable[[int], None] | None = None,
@@ -67,12 +67,28 @@ def record(
     >>> [layer.name for layer in rec.layers], len(rec.heads())
     (['layers.0.self_attn', 'layers.1.self_attn'], 4)
     """
+    _check_given(tokenizer, max_bytes)
     run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes, progress)
     with watching(model, run.recorder) as watch, run.inputs, run.written_to(model, to):
         yield run.recording
     if not allow_unseen:
         _check_seen(watch, model)
     run.finish()
+
+
+def _check_given(tokenizer: Any, max_bytes: Any) -> None:
+    """What would only fail when all is done."""
+    is_number = isinstance(max_bytes, int | float) and not isinstance(max_bytes, bool)
+    if not is_number or not max_bytes >= 0:
+        raise ValueError(
+            f"max_bytes is a number of bytes, 0 or more, but {max_bytes!r} came; give 2**30 for "
+            "one GiB, say."
+        )
+    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+        raise ValueError(
+            f"a tokenizer has a method decode(ids), but a {type(tokenizer).__name__} came; "
+            "give the tokenizer itself, not its name."
+        )
 
 
 def record_many(
@@ -108,7 +124,7 @@ class _Run:
     """One recording at work: it begins new texts, spills layers to disk, and lays all together."""
 
     def __init__(
-        self, model: nn.Module, stats, keep_qk: bool, tokenizer: Any, max_bytes: int,
+        self, model: nn.Module, stats, keep_qk: bool, tokenizer: Any, max_bytes: float,
         progress: Callable[[int], None] | None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.max_bytes = tokenizer, max_bytes

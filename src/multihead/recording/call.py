@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import attend
 from ..attention.problem import is_mapped
@@ -60,6 +61,14 @@ def forbids(bias: Tensor) -> Tensor:
     return bias <= -1e4
 
 
+def refuse_traced() -> None:
+    if torch._C._get_tracing_state() is not None:
+        raise ValueError(
+            "attention under torch.jit.trace cannot be recorded: what a look works out would "
+            "become a part of the traced module; trace the model outside of the with statement."
+        )
+
+
 def refuse_mapped(*tensors: object) -> None:
     if any(map(is_mapped, tensors)):
         raise ValueError(
@@ -72,15 +81,18 @@ def of_sdpa(args: tuple, kwargs: dict) -> Call:
     """`F.scaled_dot_product_attention`: top-left causal, boolean True = may attend."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = given["query"], given["key"], given["value"]
-    lead = query.shape[:-2]
-    extra = given.get("attn_mask")
-    if query.ndim != 4:  # (…, heads, tokens, dim): what stands before the heads is batch
+    inputs = [given["query"], given["key"], given["value"]]
+    _refuse_nested(*inputs)
+    query, key, value, lead = _broadcast(*inputs, grouped=bool(given.get("enable_gqa")))
+    extra, place = _causal_bias(given.get("attn_mask"), query.shape[-2], key.shape[-2])
+    if given.get("is_causal"):
+        place = 0
+    if len(lead) != 2:  # (…, heads, tokens, dim): what stands before the heads is batch
         query, key, value = (_four(t) for t in (query, key, value))
         if extra is not None and extra.ndim > 2:
             extra = _four(extra.expand(*lead, *extra.shape[-2:]))
     mask, bias = _mask_or_bias(extra)
-    if given.get("is_causal"):
+    if place is not None:
         mask = causal() if mask is None else mask & causal()
 
     def give(out: Tensor) -> Tensor:
@@ -88,10 +100,53 @@ def of_sdpa(args: tuple, kwargs: dict) -> Call:
 
     return Call(
         query, key, value, mask=mask, bias=bias, scale=given.get("scale"),
-        dropout=given.get("dropout_p", 0.0), offset=0 if given.get("is_causal") else None,
+        dropout=given.get("dropout_p", 0.0), offset=place,
         plain=lambda: F.scaled_dot_product_attention(*args, **kwargs), give=give,
         only_plain=bool(given.get("dropout_p", 0.0)),
     )  # fmt: skip
+
+
+def _refuse_nested(*tensors: Tensor) -> None:
+    if any(tensor.is_nested for tensor in tensors):
+        raise ValueError(
+            "attention over nested tensors cannot be recorded: the texts of a batch have no common "
+            "length; give a padded batch and a mask instead."
+        )
+
+
+def _broadcast(
+    query: Tensor, key: Tensor, value: Tensor, grouped: bool
+) -> tuple[Tensor, Tensor, Tensor, torch.Size]:
+    """SDPA lays one text, or one head, beside many; what stands before (tokens, dim) comes too."""
+    tensors = (query, key, value)
+    if grouped:  # heads as they are
+        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in tensors))
+        query, key, value = (t.expand(*batch, *t.shape[-3:]) for t in tensors)
+        return query, key, value, query.shape[:-2]
+    lead = torch.broadcast_shapes(*(t.shape[:-2] for t in tensors))
+    query, key, value = (t.expand(*lead, *t.shape[-2:]) for t in tensors)
+    return query, key, value, lead
+
+
+def _causal_bias(extra: Any, queries: int, keys: int) -> tuple[Tensor | None, int | None]:
+    """A mask of a kind of its own: (None, where the first query stands) of one that is causal."""
+    if extra is None or type(extra) in (Tensor, nn.Parameter):
+        return extra, None
+    known = sys.modules.get("torch.nn.attention.bias")  # else nothing can be one
+    if known is None or not isinstance(extra, known.CausalBias):
+        raise ValueError(
+            f"attn_mask is a {type(extra).__name__}, a kind of tensor whose meaning is not known, "
+            "so that what it hides cannot be recorded; give a plain tensor."
+        )
+    size = (extra.seq_len_q, extra.seq_len_kv)
+    if extra.variant == known.CausalVariant.UPPER_LEFT or size[0] == size[1]:
+        return None, 0
+    if size != (queries, keys):
+        raise ValueError(
+            f"attn_mask is a causal bias of {size[0]} queries and {size[1]} keys, but {queries} "
+            f"queries and {keys} keys came; make it of their sizes."
+        )
+    return None, keys - queries
 
 
 def _four(tensor: Tensor) -> Tensor:
