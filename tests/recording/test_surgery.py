@@ -113,19 +113,61 @@ def test_heads_as_a_table_has_them(pairs):
         assert torch.equal(model(IDS).logits, expected)
 
 
+class Recomputed(torch.autograd.Function):
+    """A checkpoint as other libraries write their own."""
+
+    @staticmethod
+    def forward(ctx, run, x):
+        return run(x)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise NotImplementedError
+
+
+CHECKPOINTS = {
+    "reentrant": lambda run, x: checkpoint(run, x, use_reentrant=True),
+    "not reentrant": lambda run, x: checkpoint(run, x, use_reentrant=False),
+    "another's": Recomputed.apply,
+}
+SURGERIES = {
+    "ablate": lambda m, x: mh.ablate(m, [(0, 0)]),
+    "cut": lambda m, x: mh.cut(m, [(0, 0)], links=mh.offset(0)),
+    "importance": lambda m, x: mh.head_importance(m, [x], lambda out, _: out.sum()),
+}
+
+
 class Checkpointed(nn.Module):
-    def __init__(self):
+    def __init__(self, how):
         super().__init__()
-        self.attn = mh.MultiHeadAttention(8, 2)
+        self.attn, self.how = mh.MultiHeadAttention(8, 2, out_bias=False), CHECKPOINTS[how]
 
     def forward(self, x):
-        return checkpoint(self.attn, x, use_reentrant=False)
+        return self.how(self.attn, x)
 
 
-def test_a_checkpointed_module_is_refused():
-    model, x = Checkpointed(), torch.randn(1, 5, 8, requires_grad=True)
-    with pytest.raises(ValueError, match="switch checkpointing off"), mh.ablate(model, [(0, 0)]):
+@pytest.mark.parametrize("kind", SURGERIES)
+@pytest.mark.parametrize("how", CHECKPOINTS)
+def test_a_checkpointed_module_is_refused_before_its_backward(how, kind):
+    """Which may come after the with statement, when nothing is cut any more."""
+    model, x = Checkpointed(how), torch.randn(1, 5, 8, requires_grad=True)
+    with pytest.raises(ValueError, match="switch checkpointing off"), SURGERIES[kind](model, x):
+        model(x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("how", CHECKPOINTS)
+def test_a_checkpoint_without_a_backward_is_let_be(how):
+    model, x = Checkpointed(how), torch.randn(1, 5, 8)
+    with torch.no_grad(), mh.ablate(model, [(0, 0), (0, 1)]):
+        assert not model(x).any()
+
+
+def test_saved_tensors_kept_elsewhere_are_no_checkpoint():
+    model, x = mh.MultiHeadAttention(8, 2), torch.randn(1, 5, 8, requires_grad=True)
+    with torch.autograd.graph.save_on_cpu(), mh.ablate(model, [(0, 0), (0, 1)]):
         model(x).sum().backward()
+    assert not x.grad.any()
 
 
 @pytest.mark.parametrize(

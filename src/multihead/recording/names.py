@@ -1,17 +1,45 @@
-"""Which module is at work: the path of the innermost one, and when a forward pass begins."""
+"""Which module is at work: the path of the innermost one, and when a forward pass begins or is
+run again.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 
 def in_backward() -> bool:
     """Whether gradients are being worked out: a forward in there is one that is run again."""
     return torch._C._current_graph_task_id() != -1
+
+
+def in_checkpoint() -> bool:
+    """Whether what runs now will be run again for its gradient (activation checkpointing).
+
+    Such a run has no mark of its own. With gradients, torch's checkpoint stands on the stack, or
+    its hooks lie on what is saved; without, an autograd function does whose inputs want gradients.
+    """
+    again = torch.utils.checkpoint.__name__
+    if torch.is_grad_enabled():
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[attr-defined]
+        if hooks is not None and getattr(hooks[0], "__module__", None) == again:
+            return True
+    frame = sys._getframe(1)
+    while frame is not None:
+        if torch.is_grad_enabled():
+            if frame.f_globals.get("__name__") == again:
+                return True
+        elif frame.f_code.co_name == "forward" and frame.f_code.co_argcount:
+            first = frame.f_locals.get(frame.f_code.co_varnames[0])
+            if isinstance(first, torch._C._FunctionBase) and any(first.needs_input_grad):  # type: ignore[attr-defined]
+                return True
+        frame = frame.f_back
+    return False
 
 
 class Path:

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ..attention import attend
 from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_traced
 from .encoder import as_fast_paths_give
-from .names import Path, in_backward
+from .names import Path, in_backward, in_checkpoint
 from .transformers import borrowed
 
 _READERS = {
@@ -87,11 +87,15 @@ class Watch:
 
     def _runs_again(self) -> None:
         """A forward is run once more for its gradient (activation checkpointing)."""
-        if not all(hand.recomputes for hand in self.hands):
+        if not self._may_run_again:
             raise ValueError(
                 "a forward that is run again in backward (activation checkpointing) cannot be cut "
                 "or ablated: the second run would be another; switch checkpointing off."
             )
+
+    @property
+    def _may_run_again(self) -> bool:
+        return all(hand.recomputes for hand in self.hands)
 
     def _place(self) -> Place | None:
         name = self.path.name
@@ -115,7 +119,8 @@ class Watch:
     def _handle(self, call: Call) -> Any:
         refuse_traced()
         refuse_mapped(call.query, call.key, call.value)
-        if in_backward():  # seen before
+        # Backward may come when no hand lies here any more: what changes must be refused before.
+        if in_backward() or (not self._may_run_again and in_checkpoint()):
             self._runs_again()
         place = None if in_backward() else self._place()
         if place is None:
