@@ -154,3 +154,55 @@ def test_a_step_of_beams_is_over_the_keys_of_its_own_past():
     for layer, one, two in zip(rec.layers, before, after, strict=True):
         whole = torch.cat([torch.nn.functional.pad(one, (0, 1)), two[:, :, -1:]], 2)
         check_maps(rec, [layer], [whole])
+
+
+def test_drafts_are_refused():
+    model, given = build(SEEN["llama"]), inputs("decoder")
+    given = {"input_ids": given["input_ids"][:1].repeat(1, 2)}
+    with pytest.raises(ValueError, match="a generation from drafts"), mh.record(model):
+        generate(model, given, prompt_lookup_num_tokens=3)
+
+
+def test_a_cache_that_was_cropped_is_refused():
+    model, ids = build(SEEN["llama"]), inputs("decoder")["input_ids"]
+    with torch.no_grad(), pytest.raises(ValueError, match="7 keys of the 9"), mh.record(model):
+        cache = model(ids[:, :9]).past_key_values
+        cache.crop(-2)
+        model(ids[:, 9:11], past_key_values=cache)
+
+
+class Latents(torch.nn.Module):
+    """A few queries of their own over a text, as in a Perceiver."""
+
+    def __init__(self, queries=3):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.queries = torch.nn.Parameter(torch.randn(1, 2, queries, 4, generator=generator))
+
+    def forward(self, x):  # (batch, tokens, 8)
+        k = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(self.queries, k, k)
+
+
+def texts_of_latents():
+    one = torch.randn(1, 7, 8, generator=torch.Generator().manual_seed(2))
+    like = torch.cat([one[:, :5], one[:, 5:].flip(1)], dim=1)
+    return {
+        "another": (one, one.flip(1)),
+        "the same": (one, one),
+        "one that begins alike": (one, like),
+        "a longer one": (one, torch.cat([one.flip(1), one], dim=1)),
+        "a shorter one": (one, one.flip(1)[:, :5]),
+    }
+
+
+@pytest.mark.parametrize("name", texts_of_latents())
+def test_latent_queries_over_two_texts_are_two_texts(name):
+    texts, model = texts_of_latents()[name], Latents()
+    with torch.no_grad(), mh.record(model) as rec:
+        for text in texts:
+            model(text)
+    assert len(rec.texts) == 2
+    for found, text in zip(rec.texts, texts, strict=True):
+        k = text.unflatten(-1, (2, 4)).transpose(1, 2)
+        check_maps(found, found.layers, [(model.queries @ k.mT / 2).softmax(-1).detach()])

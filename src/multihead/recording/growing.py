@@ -17,6 +17,7 @@ from ..attention.problem import Problem
 from ..masks import dense, prefix
 from ..positions import Alibi
 from .files import moved_to_disk
+from .continuing import goes_on
 from .joining import join_steps
 from .layer import Chunk, Layer, written
 from .watch import Place
@@ -62,10 +63,12 @@ class Growing:
         """Whether a call stands behind what was there, or looks at the same other text again."""
         if crosses and self._last is not None:
             return problem.key.shape == self._last.shape and torch.equal(problem.key, self._last)
-        return (
-            bool(torch.as_tensor(problem.offset).any())
-            and problem.query.shape[0] == self.layer.batch
-        )
+        if self._last is None or problem.query.shape[0] != self.layer.batch:
+            return False
+        i = len(self.layer.chunks) - 1
+        place = self.layer.chunks[i].offset
+        asked = None if place is None else self.tensors.get(f"{i}.query")
+        return goes_on(problem, self._last, asked, place or 0)
 
     def relate(self, problem: Problem) -> Related:
         """How a call goes on from what was there: which of its keys are new, and where they lie."""

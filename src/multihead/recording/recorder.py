@@ -23,6 +23,7 @@ from ..observation.view import View, steady
 from .call import Call
 from .growing import Growing
 from .rules import Rules
+from .transformers import refuse_drafts
 from .watch import Hand, Place
 
 
@@ -43,6 +44,7 @@ class Recorder(Hand):
         self._values: dict[int, tuple[Tensor, Tensor]] = {}  # waiting for their output projection
 
     def begin(self) -> None:
+        refuse_drafts()
         self._fresh = True
         self._values.clear()
 

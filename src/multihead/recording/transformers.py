@@ -72,6 +72,19 @@ def _get_interface(self: Any, attn_implementation: str, default: Callable) -> Ca
     return attention
 
 
+def refuse_drafts() -> None:
+    """Speculative generation looks at drafts that are taken back: their rows would stay."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name == "_assisted_decoding" and name.startswith("transformers."):
+            raise ValueError(
+                "a generation from drafts cannot be recorded: drafts that are rejected would stay "
+                "as rows of the text; generate without an assistant or prompt_lookup_num_tokens."
+            )
+        frame = frame.f_back
+
+
 @contextlib.contextmanager
 def _readable_masks(model: nn.Module) -> Iterator[None]:
     """Flash and flex kernels get masks of their own kind: have SDPA's built for those models."""
