@@ -129,7 +129,7 @@ class _Run:
     ) -> None:  # fmt: skip
         self.tokenizer, self.max_bytes = tokenizer, max_bytes
         self.progress, self._calls = progress, 0
-        self.inputs = Inputs(model)
+        self.inputs = Inputs(model, self._sees_ahead)
         name = type(getattr(model, "_orig_mod", model)).__name__
         self.recording = self._text = Recording([], model=name)
         self.recorder = Recorder(stats, keep_qk, self._new_text, self._kept)
@@ -185,7 +185,7 @@ class _Run:
         self._text.ids, self._text.real, self._text.loss = self.inputs.text()
         if self._text.real is None:
             self._text.real = next((r for r in map(_real, layers) if r is not None), None)
-        if any(_looks_ahead(layer) for layer in self._text.layers):
+        if not self.inputs.losses.masked and self._sees_ahead():
             self._text.loss = None  # a model that sees the next token does not foretell it
         self._text.words = decode(self.tokenizer, self._text.ids)
         self._text.source_ids = self.inputs.source
@@ -194,6 +194,19 @@ class _Run:
             self._text.about["input"] = dict(self.inputs.given)
         if self._stream is not None:
             self._stream.text_ends(self.recorder.layers.values(), self._text)
+
+    def _sees_ahead(self) -> bool:
+        """Whether some layer lets tokens of the text see those behind them; an encoder's is none.
+
+        The text is then the decoder's, and what the encoder reads is another one.
+        """
+        encoder = self.inputs.encoder
+        layers = [growing.layer for growing in self.recorder.layers.values()]
+        return any(
+            _looks_ahead(layer)
+            for layer in layers
+            if encoder is None or not f"{layer.name}.".startswith(f"{encoder}.")
+        )
 
     def finish(self) -> None:
         self._finish_text()
