@@ -206,3 +206,27 @@ def test_the_same_bits_from_two_places():
     for layer in (0, 1):
         close(rec.weights(layer, 2, batch=1), dense[1, 2], 1e-6)
     assert rec[0].chunks[0].mask == "causal()"
+
+
+PROJECTIONS = {
+    "@": lambda x, out: x @ out.weight.T + out.bias,
+    "matmul": lambda x, out: torch.matmul(x, out.weight.T) + out.bias,
+    "x.matmul": lambda x, out: x.matmul(out.weight.T) + out.bias,
+    "addmm": lambda x, out: torch.addmm(out.bias, x.flatten(0, 1), out.weight.T).view_as(x),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_an_output_projection_in_other_words(name):
+    class Worded(Block):
+        def forward(self, x):
+            y = sdpa(*self.project(x), **self.options).transpose(-2, -3).flatten(-2)
+            return x + PROJECTIONS[name](y, self.out)
+
+    x, norms = made(2, TOKENS, WIDTH), []
+    for kind in (Block, Worded):
+        model = stack(kind(is_causal=True))
+        with torch.no_grad(), mh.record(model) as rec:
+            model(x)
+        norms.append(rec.layers[0].output_norm())
+    close(norms[1], norms[0], 1e-5)

@@ -42,6 +42,22 @@ def test_attention_by_hand_is_refused_with_a_reason(name):
         model(**inputs("decoder"))
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("bloom", "use F.scaled_dot_product_attention"),
+        ("mpt", "use F.scaled_dot_product_attention"),
+        ("gptj", "use F.scaled_dot_product_attention"),
+        ("gpt_neo", "use F.scaled_dot_product_attention"),
+        ("falcon", "load it with attn_implementation='sdpa'"),
+    ],
+)
+def test_the_advice_is_one_that_can_be_taken(name, advice):
+    model = build(BY_HAND[name], "eager")
+    with torch.no_grad(), pytest.raises(ValueError, match=advice), mh.record(model):
+        model(**inputs("decoder"))
+
+
 def test_falcon_is_seen_as_sdpa():
     import architectures
     from dense_maps import check_maps
@@ -51,6 +67,7 @@ def test_falcon_is_seen_as_sdpa():
         model(**inputs("decoder"))
     maps = architectures.maps(build(BY_HAND["falcon"], "eager"), **inputs("decoder"))
     check_maps(rec, rec.layers, maps)
+    assert all(layer.output_norm() is not None for layer in rec.layers)  # input @ weight.T
 
 
 class HalfSeen(nn.Module):
@@ -119,17 +136,83 @@ def test_a_kernel_called_past_us_is_told(name):
         model(torch.randn(1, 2, 128, 16))
 
 
-def test_softmaxes_that_are_no_attention_are_let_be():
-    """A router over experts, and the probabilities of words."""
+class Beside(nn.Module):
+    """A call to SDPA, and a function that is given what it gave, (batch, tokens, 4), beside it."""
 
-    class Routed(nn.Module):
-        def forward(self, x):
-            y = nn.functional.scaled_dot_product_attention(x, x, x)
-            return y, y.flatten(0, 1).softmax(-1), y[0, 0].softmax(-1)
+    def __init__(self, function, apart):
+        super().__init__()
+        self.inner = Only(function) if apart else function
 
-    model = Routed()
+    def forward(self, x):
+        y = nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+        return self.inner(y)
+
+
+class Only(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, y):
+        return self.function(y)
+
+
+def scores(y, keys=7):
+    """Of 5 queries and 7 keys."""
+    return y @ y.new_ones(4, keys)
+
+
+def heads(y):
+    return y.unflatten(-1, (2, 2)).transpose(1, 2)
+
+
+SEVEN = torch.randn(1, 7, 4)
+BY_PRODUCTS = {
+    "bmm": lambda y: torch.bmm(scores(y).softmax(-1), SEVEN),
+    "@": lambda y: scores(y).softmax(-1) @ SEVEN,
+    "matmul by name": lambda y: torch.matmul(input=scores(y).softmax(-1), other=SEVEN),
+    "baddbmm": lambda y: torch.baddbmm(y, scores(y).softmax(-1), SEVEN),
+    "einsum": lambda y: torch.einsum("b i j, b j d -> b i d", scores(y).softmax(-1), SEVEN),
+    "einsum of a list": lambda y: torch.einsum("...ij,...jd", [scores(y).softmax(-1), SEVEN]),
+    "turned around": lambda y: SEVEN.mT @ scores(y).softmax(-1).mT,
+    "keys first": lambda y: scores(y).mT.softmax(1).mT @ SEVEN,
+    "one text": lambda y: scores(y)[0].softmax(-1) @ SEVEN[0],
+    "dropout": lambda y: nn.functional.dropout(scores(y).softmax(-1), 0.1) @ SEVEN,
+    "other dtypes and shapes": lambda y: (
+        scores(y).double().softmax(-1).float().masked_fill(y[..., :1] > 9, 0).view(1, 1, 5, 7)
+        @ SEVEN[None]
+    ),
+    "four sizes": lambda y: (heads(y) @ heads(y).mT).softmax(-1) @ heads(y),
+    "logarithms": lambda y: scores(y).log_softmax(-1).exp() @ SEVEN,
+}
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["a module of its own", "the same module"])
+@pytest.mark.parametrize("name", BY_PRODUCTS)
+def test_a_softmax_that_weighs_something_is_attention(name, apart):
+    model = Beside(BY_PRODUCTS[name], apart)
+    where = "inner" if apart else "Beside"
+    with pytest.raises(ValueError, match=f"softmax of its own in {where}"), mh.record(model):
+        model(torch.randn(1, 5, 4))
+
+
+TABLE = nn.Parameter(torch.randn(7, 4))
+NO_ATTENTION = {
+    "a router over as many experts as tokens": lambda y: scores(y, 5).softmax(-1).topk(2),
+    "its weights, on what experts gave": lambda y: scores(y, 5).softmax(-1)[..., :1] * y,
+    "words": lambda y: scores(y).softmax(-1).argmax(-1),
+    "words, read again": lambda y: scores(y).softmax(-1) @ TABLE,
+    "the last product": lambda y: y.softmax(-1).mT @ y,  # over tokens, not what it was taken over
+    "losses": lambda y: nn.functional.nll_loss(y[0].log_softmax(-1), torch.zeros(5).long()),
+}
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["a module of its own", "the same module"])
+@pytest.mark.parametrize("name", NO_ATTENTION)
+def test_softmaxes_that_are_no_attention_are_let_be(name, apart):
+    model = Beside(NO_ATTENTION[name], apart)
     with mh.record(model) as rec:
-        model(torch.randn(2, 3, 5, 4))
+        model(torch.randn(1, 5, 4))
     assert len(rec.layers) == 1
 
 

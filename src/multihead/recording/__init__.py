@@ -245,17 +245,22 @@ def _real(layer: Layer) -> Tensor | None:
 
 def _check_seen(watch: Watch, model: nn.Module) -> None:
     name = type(model).__name__
-    if not watch.calls and not watch.unseen:
+    blind = watch.unseen.among({place for place, _ in watch.places})
+    if not watch.calls and not blind:
         raise ValueError(
             f"no attention call of {name} was seen: it was not called in the with statement, or "
             "it works attention out by itself; call it there, or have it use "
             "F.scaled_dot_product_attention."
         )
-    seen = {place for place, _ in watch.places}
-    blind = sorted(watch.unseen - seen)
     if blind:
+        fused = getattr(model, "_supports_sdpa", False)  # transformers models say so
+        advice = (
+            "load it with attn_implementation='sdpa'"
+            if fused
+            else "have it use F.scaled_dot_product_attention"
+        )
         raise ValueError(
             f"{name} has a softmax of its own in {blind[0]}"
             f"{f' and {len(blind) - 1} more' if len(blind) > 1 else ''}, which cannot be seen; "
-            "load it with attn_implementation='sdpa', or give allow_unseen=True to record the rest."
+            f"{advice}, or give allow_unseen=True to record the rest."
         )

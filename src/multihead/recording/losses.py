@@ -96,10 +96,11 @@ class Vocabulary:
         )
         self._told = [size for size in told if isinstance(size, int)]
         self._looked_up: list[tuple[Tensor, int]] = []
-        self._tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+        self._model = model
 
     def hooks(self) -> list[Any]:
-        return [] if self._told else [t.register_forward_pre_hook(self._note) for t in self._tables]
+        tables = [m for m in self._model.modules() if isinstance(m, nn.Embedding)]
+        return [] if self._told else [t.register_forward_pre_hook(self._note) for t in tables]
 
     def _note(self, table: Any, args: tuple) -> None:
         if args and isinstance(args[0], Tensor) and not in_backward():

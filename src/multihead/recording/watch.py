@@ -25,17 +25,14 @@ from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_
 from .encoder import as_fast_paths_give
 from .names import Path, in_backward, in_checkpoint
 from .transformers import borrowed
+from .unseen import KERNELS, SOFTMAX, Unseen
 
 _READERS = {
     F.scaled_dot_product_attention: of_sdpa,
     F.multi_head_attention_forward: of_multihead,
     attend: of_attend,
 }
-_SOFTMAX = (
-    torch.softmax, F.softmax, Tensor.softmax, torch.log_softmax, F.log_softmax, Tensor.log_softmax
-)  # fmt: skip
-_KERNELS = ("scaled_dot_product", "flex_attention")
-_PRODUCTS = (F.linear, torch.addmm)
+_PRODUCTS = {F.linear, torch.addmm, torch.matmul, Tensor.matmul, Tensor.__matmul__}
 
 
 class Place:
@@ -74,7 +71,7 @@ class Watch:
         self.model, self.hands = model, []
         self.path = Path(model, self._begin, self._runs_again)
         self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
-        self.unseen: set[str] = set()  # modules that have a softmax of their own
+        self.unseen = Unseen()
         self.calls = 0
         self._count: dict[str, int] = {}
         self.busy = False  # with a call: what it does to answer it is no call of the model
@@ -165,7 +162,11 @@ class Watch:
         assert self._asking is not None
         place, out = self._asking
         heads, dim = out.shape[1], out.shape[3]
-        left, weight = (args[0], args[1].T) if func is F.linear else (args[1], args[2])
+        left, weight = args[-2:]
+        if func is F.linear:
+            left, weight = args[0], args[1].T
+        if not isinstance(left, Tensor) or not isinstance(weight, Tensor) or weight.ndim != 2:
+            return
         if left.shape[-1] != heads * dim or left.dtype != out.dtype or not left.numel():
             return
         first, ours = left.detach().reshape(-1, heads * dim)[0], out.detach()[0, :, 0].reshape(-1)
@@ -177,18 +178,6 @@ class Watch:
         self._asking = None
         for hand in self.hands:
             hand.projected(place, weight.detach())
-
-    def saw_kernel(self) -> None:
-        """One that is called past the functions that we read."""
-        if (name := self.path.name) is not None:
-            self.unseen.add(name)
-
-    def saw_softmax(self, tensor: object) -> None:
-        """One over (…, heads, query, key), or a square of queries and keys, is attention."""
-        if isinstance(tensor, Tensor) and (
-            tensor.ndim > 3 or (tensor.ndim == 3 and tensor.shape[1] == tensor.shape[2] > 1)
-        ):
-            self.saw_kernel()
 
 
 class _Mode(TorchFunctionMode):
@@ -211,11 +200,16 @@ class _Mode(TorchFunctionMode):
             return watch.handle(call)
         if func in _PRODUCTS and watch._asking is not None and not kwargs:
             watch.look_for_projection(func, args)
-        elif func in _SOFTMAX:
-            watch.saw_softmax(args[0] if args else kwargs.get("input"))
-        elif reader is None and any(kernel in getattr(func, "__name__", "") for kernel in _KERNELS):
-            watch.saw_kernel()
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        path = watch.path.name
+        if path is not None:
+            if func in SOFTMAX:
+                watch.unseen.saw_softmax(path, args, kwargs, out)
+            elif any(kernel in getattr(func, "__name__", "") for kernel in KERNELS):
+                watch.unseen.saw_kernel(path)
+            elif watch.unseen.follows:
+                watch.unseen.saw(func, args, kwargs, out)
+        return out
 
 
 _WATCHES: dict[int, Watch] = {}  # by model: hands laid on one model share a watch
