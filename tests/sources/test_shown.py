@@ -3,7 +3,9 @@
 import io
 import subprocess
 import sys
+import time
 
+from multihead.cli.progress import telling
 from multihead.sources import fetch
 from multihead.sources.progress import shown
 
@@ -30,6 +32,31 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch):
         report("Fetching it", 0.5)
     assert "Fetching it" in sys.stderr.getvalue()
     assert "50%" in sys.stderr.getvalue()
+
+
+def test_the_clock_of_the_bar_goes_on(monkeypatch):
+    """A step that is done does not stop it."""
+    now = [1000.0]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with shown(None) as report:
+        report("One", 1.0)
+        now[0] += 3725.5
+        report("Two", 0.2)
+    assert "1:02:05" in sys.stderr.getvalue()
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    with shown(None) as report:
+        report("Fetching it", 0.5)
+    assert sys.stderr.getvalue() == "multihead: Fetching it\n"
+    with telling() as tell:
+        tell("Naming heads: one", 0.5)
+        tell("Naming heads: two", 0.5)
+    assert sys.stderr.getvalue().splitlines()[1:] == ["multihead: Naming heads …"]
 
 
 def test_progress_without_rich_or_stderr(monkeypatch):

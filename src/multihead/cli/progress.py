@@ -10,11 +10,11 @@ Tell = Callable[[str, float | None], None]
 @contextlib.contextmanager
 def telling() -> Iterator[Tell]:
     """What is told a message and how much of it is done, None where no end is known."""
+    from ..sources.progress import bar, can_draw
+
     if sys.stderr is None:  # as under pythonw
         yield lambda message, share: None
-    elif sys.stderr.isatty():
-        from ..sources.progress import bar
-
+    elif can_draw():
         with bar() as tell:
             yield tell
     else:

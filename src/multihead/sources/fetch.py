@@ -135,7 +135,7 @@ def _reason(said: str) -> str:
     """Why pip failed: the broken connection, which it tells before its error; else the error.
 
     >>> _reason("WARNING: Retrying (…) after connection broken by "
-    ...         "'Error('<x at 0x7>: No route: [Errno 113] Host is down')': /simple/a/\\nERROR: none")
+    ...         "'Error('<x at 0x7>: No route: [Errno 113] Host is down')': /a/\\nERROR: none")
     'No route: [Errno 113] Host is down'
     >>> _reason("Looking\\nERROR: Could not find it\\nERROR: No match")
     'ERROR: Could not find it'

@@ -2,7 +2,9 @@
 
 import contextlib
 import importlib.util
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 # A message, and how much of what it names is done, 0 to 1; None where no end is known.
@@ -16,11 +18,16 @@ def shown(progress: Report | None) -> Iterator[Report]:
         yield progress
     elif sys.stderr is None:  # as under pythonw
         yield lambda message, fraction: None
-    elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+    elif can_draw() and importlib.util.find_spec("rich") is not None:
         with bar() as report:
             yield report
     else:
         yield _Line()
+
+
+def can_draw() -> bool:
+    """Whether stderr is a terminal that can go back over its line; a dumb one cannot."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 class _Line:
@@ -37,12 +44,22 @@ class _Line:
 
 @contextlib.contextmanager
 def bar() -> Iterator[Report]:
-    """A bar on stderr, gone when it is done."""
+    """A bar on stderr, gone when it is done, with the time since it came."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
+    from rich.text import Text
+
+    class Clock(ProgressColumn):
+        """rich's own stands still when a task has reached its end; our one task has many steps."""
+
+        start = time.monotonic()
+
+        def render(self, task: object) -> Text:
+            minutes, seconds = divmod(int(time.monotonic() - self.start), 60)
+            return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", "progress.elapsed")
 
     words = TextColumn("{task.description}", markup=False)
-    parts = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    parts = (words, BarColumn(), TaskProgressColumn(), Clock())
     with Progress(*parts, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task("", total=None)
 
