@@ -1,9 +1,12 @@
 """Folders and ids: safetensors alone, and a reason for what is refused."""
 
+import logging
 import os
 import pickle
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import huggingface_hub
@@ -12,10 +15,11 @@ import torch
 import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from tiny_wheel import cut, logits, scribble
+from tiny_wheel import cut, logits, never, scribble
 from tokenizers import Tokenizer, models
 
-from multihead.sources import about, load_model
+from multihead import sources
+from multihead.sources import about, load_model, reading
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +93,24 @@ def without_head(folder: Path) -> None:
         (lambda folder: scribble(folder / "model.safetensors"), "could not be loaded"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "nope"}'), "`nope`"),
         (lambda folder: (folder / "config.json").write_text("{"), "could not be loaded"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "could not be loaded"),
-        (without_head, "no weights for 1 parts of LlamaForCausalLM, among them lm_head.weight"),
+        (
+            lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+            "must hold the tokenizer's files .*, and has none",
+        ),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "could not be loaded"),
+        (without_head, "no weights for the part lm_head.weight of LlamaForCausalLM: it would"),
     ],
-    ids=["config", "weights", "cut", "scribbled", "kind", "json", "tokenizer", "head"],
+    ids=[
+        "config",
+        "weights",
+        "cut",
+        "scribbled",
+        "kind",
+        "json",
+        "tokenizer",
+        "tokenizer.json",
+        "head",
+    ],
 )
 def test_a_folder_that_is_not_complete(saved, tmp_path, hurt, said):
     folder = copy(saved, tmp_path / "hurt")
@@ -124,14 +142,44 @@ def test_what_can_be_no_model(name):
     assert "owner/name, as in" in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["smolm2", "owner/name"])
+@pytest.mark.parametrize("name", ["smolm2", "SmolLM2", "smollm-2"])
+def test_a_name_that_is_nearly_ours_is_answered_without_the_hub(name, monkeypatch):
+    monkeypatch.setattr(sources, "read", never)
+    with pytest.raises(ValueError, match="nor a folder.\n  Did you mean 'smollm2'?"):
+        load_model(name)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_quietly(tmp_path, monkeypatch, capfd):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: it refuses
+        monkeypatch.setattr(
+            huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}"
+        )
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(time, "sleep", never)  # what its retries do
+        with pytest.raises(ValueError, match="the hub cannot be reached"):
+            load_model("nosuchmodel")
+    assert capfd.readouterr().err == ""
+
+
+def test_nothing_of_transformers_own_words_is_shown(saved, tmp_path, capfd):
+    folder = copy(saved, tmp_path / "hurt")
+    without_head(folder)
+    level = logging.getLogger("transformers").level
+    with pytest.raises(ValueError, match="no weights for"):
+        load_model(folder)
+    assert capfd.readouterr() == ("", "")  # no table of what is missing
+    assert logging.getLogger("transformers").level == level
+
+
+@pytest.mark.parametrize("name", ["gpt2", "owner/name"])
 def test_the_hub_is_out_of_reach(name, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match="the hub cannot be reached or is switched off") as error:
         load_model(name)
     assert "Go online (with HF_HUB_OFFLINE unset)" in str(error.value)
-    assert ("Did you mean 'smollm2'?" in str(error.value)) == (name == "smolm2")
+    assert "Did you mean" not in str(error.value)
     assert error.value.__suppress_context__
 
 
@@ -147,6 +195,7 @@ def test_what_the_hub_answers(monkeypatch, kind, said):
     def answer(*_, **__):
         raise OSError("long words of theirs") from kind.__new__(kind)
 
+    monkeypatch.setattr(reading, "_hub_answers", lambda: True)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", answer)
     with pytest.raises(ValueError, match=said):
         load_model("owner/name")

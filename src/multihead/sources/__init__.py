@@ -114,12 +114,12 @@ def load_model(
         progress(f"Loading {about(name)}", None)
     if name and folder.is_dir():  # the path of an empty name would be where we stand
         model, tokenizer = read_folder(folder, dtype, attn_implementation)
-    elif ID.fullmatch(name):
+    elif ID.fullmatch(name) and not _mistyped(name):
         model, tokenizer = read(name, dtype, attn_implementation, instead=_instead(name))
     else:
+        cannot = "" if _mistyped(name) else ", nor can it be the id of a model"
         raise ValueError(
-            f"{name!r} is not a name known here, nor a folder, nor can it be the id of a model.\n"
-            f"  {_instead(name)}"
+            f"{name!r} is not a name known here, nor a folder{cannot}.\n  {_instead(name)}"
         )
     model.config.about = about(name)  # in the config it is saved with the model, and stays true
     return model.eval(), tokenizer
@@ -135,8 +135,21 @@ def _need(*modules: str) -> None:
             )
 
 
+def _near(name: str) -> list[str]:
+    return difflib.get_close_matches(name.lower(), SOURCES, n=1)
+
+
+def _mistyped(name: str) -> bool:
+    """A name of ours but for a letter: the hub, which has nearly all as owner/name, is not asked.
+
+    >>> _mistyped("smolm2"), _mistyped("gpt2"), _mistyped("owner/smollm2")
+    (True, False, False)
+    """
+    return "/" not in name and bool(_near(name))
+
+
 def _instead(name: str) -> str:
-    near = difflib.get_close_matches(name, SOURCES, n=1)
+    near = _near(name)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     known = "; ".join(f"{name!r} ({source})" for name, source in SOURCES.items())
     return (

@@ -1,6 +1,7 @@
 """transformers reads a model, from safetensors alone; what goes wrong is told in our words."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# Any of these may hold a tokenizer; which one is up to its kind.
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "source.spm", "tekken.json", "tokenizer.tiktoken",
+)  # fmt: skip
+PATIENCE = 5.0  # seconds for the hub's first answer
 
 
 def read_folder(
@@ -18,24 +25,33 @@ def read_folder(
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """A folder that save_pretrained wrote."""
     _check_folder(folder)
-    with _no_bars():
-        return read(str(folder), dtype, attn_implementation)
+    with _quiet(bars=False):  # a folder loads in a second
+        return _read(str(folder), dtype, attn_implementation, "")
 
 
 def read(
-    where: str, dtype: torch.dtype, attn_implementation: str, *, instead: str = ""
+    name: str, dtype: torch.dtype, attn_implementation: str, *, instead: str = ""
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """A folder or a transformers id; `instead` says what else there is."""
+    """A transformers id; `instead` says what else there is."""
+    with _quiet(bars=True):
+        # Where the hub does not answer, its cache may have it: each file would try five times.
+        return _read(name, dtype, attn_implementation, instead, cached=not _hub_answers())
+
+
+def _read(
+    where: str, dtype: torch.dtype, attn_implementation: str, instead: str, *, cached: bool = True
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    safe = {"trust_remote_code": False, "local_files_only": cached}
     try:
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(where, config=config, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(where, **safe)
+        tokenizer = AutoTokenizer.from_pretrained(where, config=config, **safe)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
+            **safe,
             config=config,
             use_safetensors=True,
-            trust_remote_code=False,
             dtype=dtype,
             attn_implementation=attn_implementation,
             output_loading_info=True,
@@ -45,11 +61,33 @@ def read(
     model, found = loaded
     if missing := sorted(found["missing_keys"]):
         raise ValueError(
-            f"{where} has no weights for {len(missing)} parts of {type(model).__name__}, among "
-            f"them {missing[0]}: they would be random.\n"
+            f"{where} has no weights for {_parts(missing)} of {type(model).__name__}: "
+            f"{'it' if len(missing) == 1 else 'they'} would be random.\n"
             "  Give a model that was trained to continue text (a causal language model)."
         )
     return model, tokenizer
+
+
+def _parts(names: list[str]) -> str:
+    """
+    >>> _parts(["head"]), _parts(["a", "b"])
+    ('the part head', '2 parts, a among them,')
+    """
+    return (
+        f"the part {names[0]}" if len(names) == 1 else f"{len(names)} parts, {names[0]} among them,"
+    )
+
+
+def _hub_answers() -> bool:
+    """Whether the hub says anything at all, asked once."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
+    except Exception:  # offline by its own switch, or by any error of its client
+        return False
+    return True
 
 
 def _check_folder(folder: Path) -> None:
@@ -67,6 +105,11 @@ def _check_folder(folder: Path) -> None:
             "code when it is read, so none ever is.\n"
             "  If you trust it: load it with transformers yourself, then "
             "model.save_pretrained(folder) writes safetensors."
+        )
+    if not set(names) & set(TOKENIZERS):
+        raise ValueError(
+            f"{folder} must hold the tokenizer's files ({', '.join(TOKENIZERS[:4])} or their like), "
+            "and has none.\n  Save them beside the model: tokenizer.save_pretrained(folder)."
         )
 
 
@@ -103,14 +146,21 @@ def _told(where: str, error: Exception, instead: str) -> str:
 
 
 @contextlib.contextmanager
-def _no_bars() -> Iterator[None]:
-    """A folder loads in a second: no bar of transformers' over it, and theirs as it was later."""
-    from transformers.utils import logging
+def _quiet(*, bars: bool) -> Iterator[None]:
+    """No words of transformers or of the hub meanwhile: what matters we say; all as it was later."""
+    from transformers.utils import logging as theirs
 
-    were_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    were_on = theirs.is_progress_bar_enabled()
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    if not bars:
+        theirs.disable_progress_bar()
     try:
         yield
     finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if were_on:
-            logging.enable_progress_bar()
+            theirs.enable_progress_bar()
