@@ -4,14 +4,18 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import IO
 
 import pytest
+import typer
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import multihead
 from multihead import cli
+from multihead.cli import errors
 
 TEXT = "The cat that I saw yesterday ran away"
 
@@ -55,6 +59,10 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"multihead {multihead.__version__}\n")
 
 
+def test_explain_has_a_sentence_of_its_own():
+    assert call("explain", "--no-costs").stdout == call("explain", TEXT, "--no-costs").stdout
+
+
 def test_explain_takes_a_sentence_quoted_or_not():
     quoted = call("explain", TEXT, "--no-costs")
     assert quoted.exit_code == 0
@@ -80,14 +88,18 @@ def test_explain_takes_a_sentence_quoted_or_not():
         (["explain", "a", "--seed", "-1"], "a seed must be"),
         (["explain", "a", "--heads", "four"], "--heads"),
         (["explain", "a", "--wat"], "--wat"),
-        (["explain"], "TEXT"),
         (["explain", "a", "--layer", "3"], "--layer and --head choose in a real model"),
         (
             ["explain", "a", "--model", "smollm2", "--heads", "2"],
             "--heads shapes a layer of random",
         ),
-        (["explain", "a", "--model", "no such model!"], "is not a name known here"),
+        (["explain", "a b c", "--model", "no such model!"], "is not a name known here"),
+        (["explain", " ", "--model", "no such model!"], "the text has no words"),
         (["report", ""], "the text is empty"),
+        (
+            ["report", "a b", "--model", "no such model!"],
+            "must have at least 8 tokens, and these 3 letters cannot",
+        ),
         (["report", "a", "--file", "b"], "a text and --file both came"),
         (["report", "--file", "/no/such/file"], "No such file or directory"),
         (["report", "--file", "/"], "Is a directory"),
@@ -189,7 +201,58 @@ def test_ctrl_c_is_exit_code_130_and_no_traceback(when):
     result = subprocess.run(
         [sys.executable, "-c", code, "explain", "a"], capture_output=True, text=True
     )
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr == "multihead: stopped\n"
+
+
+def test_ctrl_c_while_torch_loads_is_no_traceback():
+    """The key is pressed when torch is asked for, by a finder that finds nothing."""
+    code = """
+import os, signal, sys
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch": os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from multihead_command import main
+assert "torch" not in sys.modules
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr.strip() == "multihead: stopped"
+
+
+def test_the_command_is_the_one_that_is_installed():
+    code = "from multihead_command import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True
+    )
+    assert result.stdout == f"multihead {multihead.__version__}\n"
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["scripts"] == {"multihead": "multihead_command:main"}
+
+
+def test_python_dash_m():
+    command = [sys.executable, "-m", "multihead", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == (f"multihead {multihead.__version__}\n", "")
+
+
+def test_a_message_is_wrapped_on_a_terminal_alone(capfd, monkeypatch):
+    path = "/a/very/long/path" * 8
+    error = ValueError(
+        f"the folder {path} must have files in it, {'and more, ' * 12}\n  Give more."
+    )
+    for tty in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda tty=tty: tty, raising=False)
+        with pytest.raises(typer.Exit):
+            errors.fail("report", error, 1)
+        lines = capfd.readouterr().err.splitlines()
+        assert (len(lines) == 2) == (not tty)
+        assert all(len(line) <= 80 for line in lines if path not in line) == tty
+        assert path in " ".join(lines)
 
 
 def test_an_error_about_a_file_is_not_taken_for_output(monkeypatch):

@@ -47,7 +47,7 @@ def test_report_prints_its_three_parts(whole):
     assert f"{3 * len(WORDS)}; no BOS" in result.stdout
     assert "of 6 heads have a name" in result.stdout
     assert all(cell_len(line) <= 80 for line in result.stdout.splitlines()[:-1])
-    assert f"are in {out}" in result.stdout
+    assert result.stdout.endswith(f"findings.txt are in\n  {out}\n")
     steps = re.findall(r"^multihead: (\w+)", result.stderr, re.MULTILINE)
     assert steps[:3] == ["Loading", "Recording", "Naming"]
 
@@ -103,7 +103,7 @@ def test_csv_is_a_table_and_nothing_else(tiny, tmp_path):
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert len(rows) == 6
     assert result.stdout == (tmp_path / "heads.csv").read_text("utf-8")
-    assert f"are in {tmp_path}" in result.stderr
+    assert f"are in\n  {tmp_path}\n" in result.stderr
 
 
 def test_a_file_is_read(tiny, tmp_path):
@@ -163,6 +163,22 @@ def test_a_disk_that_fills_up_loses_no_findings(tiny, tmp_path, monkeypatch):
     assert "what was found" in result.stdout
     assert "No space left on device; make room" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ctrl_c_leaves_no_empty_folder(tiny, tmp_path, monkeypatch, kept):
+    from multihead.views import report
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "new" / "folder"
+    if kept:
+        out.mkdir(parents=True)  # the user's own
+    monkeypatch.setattr(report, "record", stop)
+    assert call("report", TEXT, "--model", tiny, "-o", str(out)).exit_code == 130
+    assert out.exists() == kept
+    assert (tmp_path / "new").exists() == kept
 
 
 def test_too_little_memory_is_a_line(tiny, monkeypatch):
@@ -246,12 +262,13 @@ def test_the_head_chosen_reads_most_of_the_token_before(tiny):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["a", "--layer", "2"], "--layer must be 0 to 1 in this model, and 2 came"),
-        (["a", "--head", "-1"], "--head must be 0 to 2 in this model, and -1 came"),
+        (["a b c", "--layer", "2"], "--layer must be 0 to 1 in this model, and 2 came"),
+        (["a b c", "--head", "-1"], "--head must be 0 to 2 in this model, and -1 came"),
         (["a", "--dims", "8"], "--dims shapes a layer of random weights"),
         (["a", "--no-mask"], "--no-mask shapes a layer of random weights"),
         ([" "], "the text has no words"),
-        (["a " * 161], "1 to 160 tokens, and it has 161"),
+        (["a " * 161], "160 tokens at most, and it has 161"),
+        (["light"], "at least 3 tokens, and it has 1"),
     ],
 )
 def test_what_cannot_be_followed_is_said(tiny, arguments, said):
@@ -270,8 +287,14 @@ def test_a_page_fits(tiny, width):
         assert line == line.rstrip()
 
 
-def test_one_token_is_enough(tiny):
-    assert call("explain", "light", "--model", tiny).exit_code == 0
+def test_three_tokens_are_enough(tiny):
+    assert call("explain", "the red light", "--model", tiny).exit_code == 0
+
+
+def test_a_sentence_of_ours_where_none_is_given(tiny):
+    result = call("explain", "--model", tiny)
+    assert result.exit_code == 0, result.output
+    assert "8 tokens" in result.stdout
 
 
 def test_a_plain_stream_and_a_shell(tiny):

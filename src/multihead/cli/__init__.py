@@ -8,12 +8,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from .errors import stopped
 from .explain import add_explain
 from .report import add_report
 
 if TYPE_CHECKING:
     import typer
 
+STOPPED = 130  # what a shell says of a command that Ctrl-C ended
 # What a stream that cannot print a character prints in its place, one for one.
 PLAIN = dict(zip("█▓▒░·×→←─√÷ᵀ…²±−‖⏎⇥␍∅", "@#+-.x><-v/T~2~-|/>/0", strict=True))
 
@@ -23,7 +25,12 @@ def main() -> None:
     try:
         run()
     except KeyboardInterrupt:
-        sys.exit(130)  # what a shell says of a command that Ctrl-C ended
+        stopped()
+        sys.exit(STOPPED)
+    except SystemExit as done:
+        if done.code == STOPPED:  # typer's, which caught it first
+            stopped()
+        raise
     except OSError as error:
         if error.filename is not None:
             raise  # a file, and not what we print

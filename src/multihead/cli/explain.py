@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from .errors import fail
 from .progress import telling
-from .report import fail
 
 if TYPE_CHECKING:
     import typer
     from rich.console import Console
 
+SENTENCE = "The cat that I saw yesterday ran away"
 DRAWN = ("heads", "dims", "seed", "no_mask")  # what shapes a random layer
 
 
@@ -19,8 +20,9 @@ def add_explain(app: "typer.Typer") -> None:
     def explain(
         context: typer.Context,
         text: Annotated[
-            list[str], typer.Argument(metavar="TEXT", help="A sentence. Words end at spaces.")
-        ],
+            list[str] | None,
+            typer.Argument(metavar="[TEXT]", help="A sentence, else one of ours."),
+        ] = None,
         heads: Annotated[
             int, typer.Option(metavar="N", help="How many heads; they must divide dims.")
         ] = 4,
@@ -51,19 +53,20 @@ def add_explain(app: "typer.Typer") -> None:
         learnt, and one head is followed: the one that reads most of the token before, unless
         --layer and --head choose.
         """
+        sentence = SENTENCE if not text else " ".join(text)
         try:
             if model is not None:
                 _no_drawn(context)
-                _real(" ".join(text), model, layer, head)
+                _real(sentence, model, layer, head)
                 return
             if layer is not None or head is not None:
                 raise ValueError("--layer and --head choose in a real model; give --model smollm2.")
             from ..views.explain import explain
             from ..views.walk import walk
 
-            seen = walk(" ".join(text), heads=heads, dims=dims, seed=seed, masked=not no_mask)
+            seen = walk(sentence, heads=heads, dims=dims, seed=seed, masked=not no_mask)
         except (ValueError, ImportError, RuntimeError) as error:
-            fail("explain", error, len(" ".join(text)))
+            fail("explain", error, len(sentence))
         explain(seen, _page(), costs=not no_costs)
 
 
@@ -79,8 +82,10 @@ def _no_drawn(context: "typer.Context") -> None:
 
 def _real(text: str, name: str, layer: int | None, head: int | None) -> None:
     from ..sources import load_model
+    from ..views.followed import check_sentence
     from ..views.real import explain_head, follow
 
+    check_sentence(text)  # before a model is fetched for it
     with telling() as tell:
         model, tokenizer = load_model(name, progress=tell)
         tell("Recording the sentence", None)

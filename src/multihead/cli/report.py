@@ -1,11 +1,13 @@
 """`multihead report`: record a text, name the heads, print a table and what was found."""
 
+import contextlib
 import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
+from .errors import fail
 from .progress import Tell, telling
 
 if TYPE_CHECKING:
@@ -62,41 +64,23 @@ def add_report(app: "typer.Typer") -> None:
         try:
             if json and csv:
                 raise ValueError("--json and --csv both came; give one of them.")
-            seen = look(text, file, model, tokens, out, asked)
-            show(seen, json=json, csv=csv, every=every, out=out)
+            with ready(out):
+                seen = look(text, file, model, tokens, asked)
+                show(seen, json=json, csv=csv, every=every, out=out)
         except (ValueError, ImportError, RuntimeError) as error:
             fail("report", error, tokens)
 
 
-def fail(command: str, error: Exception, tokens: int) -> NoReturn:
-    """One line or two on stderr, and exit code 2; what is our own fault is not hidden."""
-    import typer
-
-    said = str(error)
-    if isinstance(error, RuntimeError):
-        if "memory" not in said.lower():
-            raise error
-        said = f"{tokens} tokens took more memory than there is; give fewer with --tokens."
-    typer.echo(f"multihead {command}: {said}", err=True)
-    raise typer.Exit(2) from None
-
-
 def look(
-    text: list[str] | None, file: str | None, model: str, tokens: int, out: Path | None,
-    asked: dict[str, Any],
-) -> "Report":  # fmt: skip
+    text: list[str] | None, file: str | None, model: str, tokens: int, asked: dict[str, Any]
+) -> "Report":
     """All that can be checked first is; then the model is loaded and recorded."""
     from ..views.report import LEAST, LETTERS, check_text
 
     if tokens < LEAST:
         raise ValueError(f"--tokens must be {LEAST} or more, and {tokens} came; 512 will do.")
     words, source = read_text(text, file, LETTERS * tokens + 1)
-    check_text(words)
-    if out is not None:
-        from ..views.files import prepare
-
-        need_matplotlib()
-        prepare(out)
+    check_text(words, LEAST)
     with telling() as tell:
         return _study(words, source, model, tokens, asked, tell)
 
@@ -159,11 +143,17 @@ def _read_file(file: str, most: int) -> str:
     return content
 
 
-def need_matplotlib() -> None:
+def ready(out: Path | None) -> contextlib.AbstractContextManager[None]:
+    """The folder for the files, where there is to be one, and what draws them, minutes before."""
     from importlib.util import find_spec
 
+    from ..views.files import prepared
+
+    if out is None:
+        return contextlib.nullcontext()
     if find_spec("matplotlib") is None:
         raise ImportError("figures need matplotlib: pip install 'multihead[explorer]'")
+    return prepared(out)
 
 
 def show(seen: "Report", *, json: bool, csv: bool, every: bool, out: Path | None) -> None:
@@ -202,7 +192,5 @@ def write(seen: "Report", out: Path, *, quiet: bool) -> None:
             tell(f"Writing: {path.name}", None)
             files.append(path)
     figures = sum(path.suffix == ".png" for path in files)
-    typer.echo(
-        f"  {figures} figures (PNG and SVG), heads.json, heads.csv and findings.txt are in {out}",
-        err=quiet,
-    )
+    drawn = f"{figures} figures (PNG and SVG)"
+    typer.echo(f"  {drawn}, heads.json, heads.csv and findings.txt are in\n  {out}", err=quiet)

@@ -108,7 +108,7 @@ def _check_folder(folder: Path) -> None:
         )
     if not set(names) & set(TOKENIZERS):
         raise ValueError(
-            f"{folder} must hold the tokenizer's files ({', '.join(TOKENIZERS[:4])} or their like), "
+            f"{folder} must hold the tokenizer's files ({', '.join(TOKENIZERS[:4])} or the like), "
             "and has none.\n  Save them beside the model: tokenizer.save_pretrained(folder)."
         )
 
@@ -147,7 +147,7 @@ def _told(where: str, error: Exception, instead: str) -> str:
 
 @contextlib.contextmanager
 def _quiet(*, bars: bool) -> Iterator[None]:
-    """No words of transformers or of the hub meanwhile: what matters we say; all as it was later."""
+    """No words of transformers or of the hub meanwhile: what matters we say ourselves."""
     from transformers.utils import logging as theirs
 
     were_on = theirs.is_progress_bar_enabled()

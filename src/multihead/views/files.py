@@ -89,6 +89,19 @@ def prepare(folder: Path) -> None:
         ) from None
 
 
+@contextlib.contextmanager
+def prepared(folder: Path) -> Iterator[None]:
+    """The same, and what we made and left empty is gone in the end, as after Ctrl-C."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    prepare(folder)
+    try:
+        yield
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # one that holds something stays
+                path.rmdir()
+
+
 def write_report(report: Report, folder: Path) -> Iterator[Path]:
     """Write every file, telling each when it is done. Ours are replaced, others left alone."""
     from .figures import figures, save

@@ -15,10 +15,10 @@ from ..masks import offset
 from ..observation import mass
 from ..recording import DEFAULT, Layer, Recording, ablate, record
 from ..recording.layer import of_head
-from .report import check_text, context
+from .report import check_length, check_text, context
 from .tokens import visible
 
-MAX_TOKENS = 256  # a walk is there to be read
+LEAST, MAX_TOKENS = 3, 256  # one to follow, with some before it; and a walk is there to be read
 PREVIOUS = "previous"
 
 
@@ -41,7 +41,7 @@ class Followed:
     @property
     def previous(self) -> float:
         """The mean weight on the token before."""
-        return float(self.layer[PREVIOUS][0, self.head, 1:].mean()) if len(self.words) > 1 else 0.0
+        return float(self.layer[PREVIOUS][0, self.head, 1:].mean())
 
 
 @torch.no_grad()
@@ -68,15 +68,21 @@ def follow(
     )  # fmt: skip
 
 
-def _ids(model: Any, tokenizer: Any, text: str) -> Tensor:
+def check_sentence(text: str) -> None:
+    """Raise for what no model could help."""
     if not text.strip():
         raise ValueError('the text has no words; give it a sentence, say "The cat ran away".')
-    check_text(text)
+    check_text(text, LEAST)
+
+
+def _ids(model: Any, tokenizer: Any, text: str) -> Tensor:
+    check_sentence(text)
     ids = tokenizer(text, verbose=False)["input_ids"]
     most = min(context(model) or MAX_TOKENS, MAX_TOKENS)
-    if not 1 <= len(ids) <= most:
+    check_length(len(ids), LEAST)
+    if len(ids) > most:
         raise ValueError(
-            f"the text may have 1 to {most:,} tokens, and it has {len(ids):,}; "
+            f"the text may have {most:,} tokens at most, and it has {len(ids):,}; "
             "give it a sentence or two."
         )
     return torch.tensor([ids], device=next(model.parameters()).device)

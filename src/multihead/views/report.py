@@ -132,20 +132,29 @@ def tokenise(tokenizer: Any, text: str, tokens: int) -> tuple[Tensor, int | None
     """The first `tokens` of a text, and how many it has, None where it was too long to count."""
     check_text(text)
     ids = tokenizer(text[: LETTERS * tokens], verbose=False)["input_ids"]
-    if len(ids) < LEAST:
-        raise ValueError(
-            f"the text must have at least {LEAST} tokens, and it has {len(ids)}; "
-            "give a sentence or two."
-        )
+    check_length(len(ids), LEAST)
     return torch.tensor(ids[:tokens]), len(ids) if len(text) <= LETTERS * tokens else None
 
 
-def check_text(text: str) -> None:
-    """Raise for what no tokenizer could help."""
+def check_length(tokens: int, least: int) -> None:
+    if tokens < least:
+        raise ValueError(
+            f"the text must have at least {least} tokens, and it has {tokens}; "
+            "give a sentence or two."
+        )
+
+
+def check_text(text: str, least: int = 0) -> None:
+    """Raise for what no tokenizer could help; fewer than `least` tokens too, where that is sure."""
     if not text.strip():
         raise ValueError("the text is empty; give a paragraph, or leave it out for ours.")
     if any("\ud800" <= c <= "\udfff" for c in text):  # what a shell gives for bytes of another code
         raise ValueError("the text must be UTF-8, and has bytes that are not; convert it first.")
+    if len(text.encode()) + 2 < least:  # a token has a byte at least, but for a BOS and an EOS
+        raise ValueError(
+            f"the text must have at least {least} tokens, and these {len(text)} letters cannot; "
+            "give a sentence or two."
+        )
 
 
 def context(model: Any) -> int | None:
