@@ -60,7 +60,10 @@ def test_report_writes_its_files(whole):
     found = json.loads((out / "heads.json").read_text("utf-8"))
     assert len(found["heads"]) == 6
     assert found["controlled"] is True
-    assert (out / "findings.txt").read_text("utf-8").splitlines() == found["findings"]
+    model, *said = (out / "findings.txt").read_text("utf-8").splitlines()
+    assert said == found["findings"]
+    assert model.endswith(f"tokens of the text given: {TEXT[:117]} …")
+    assert found["text"]["content"] == TEXT
     assert (out / "grid-entropy.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -224,6 +227,15 @@ def test_a_real_head_is_followed_with_its_own_numbers(tiny):
     assert numbers(page, "scaled")[:6] == masked[:6]
     dots = torch.tensor(numbers(page, "q · k"))
     assert torch.allclose(dots / 8**0.5, torch.tensor(numbers(page, "scaled")), atol=0.03)
+
+
+def test_every_weight_is_accounted_for(tiny):
+    """What is not told one by one is told together."""
+    page = call("explain", " ".join(WORDS), "--model", tiny).stdout
+    rows = page[page.index("‖v W_O‖    moves") :].splitlines()[1:8]
+    percents = [int(re.search(r"(\d+) %", row)[1]) for row in rows]
+    assert re.match(r"  \d+ others? ", rows[6])
+    assert sum(percents) == pytest.approx(100, abs=4)
 
 
 def test_the_shares_of_heads_are_those_of_the_output_projection(tiny):

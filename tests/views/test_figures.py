@@ -1,5 +1,6 @@
 """Figures show what was recorded, say what they show, and are the same each time."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 from small_reports import NAMES, name, recorded, report
 
 from multihead.views.figures import GRIDS, STYLES, figures, grid, main_name, save, scatter
-from multihead.views.mapped import WINDOW, _drawable, _where, maps
+from multihead.views.glyphs import drawable
+from multihead.views.mapped import WINDOW, _where, maps
+from multihead.views.placing import DOT, place
 from multihead.views.report import ORDER
 
 EVERY = [f"grid-{key.replace('_', '-')}" for key in GRIDS] + ["entropy-distance"]
@@ -70,7 +73,13 @@ def test_a_short_text_is_shown_weight_by_weight():
     weights = recorded(30).weights(1, 2)
     assert torch.allclose(torch.tensor(np.ma.filled(image, 0.0)).nan_to_num(), weights, atol=1e-6)
     assert np.isnan(np.ma.filled(image, np.nan)[np.triu_indices(30, 1)]).all()  # hidden, not 0
-    assert [t.get_text() for t in axes.get_xticklabels()][:5] == ["·cat", "$x$", "⏎", "□□", "the"]
+    assert [t.get_text() for t in axes.get_xticklabels()][:5] == [
+        "·cat",
+        "$x$",
+        "⏎",
+        "U+65E5 U+672C",
+        "the",
+    ]
     assert axes.get_xlabel() == "key: the token that is asked"
     assert axes.get_ylabel() == "query: the token that asks"
     assert "Head 1.2: reads what followed the same token before (induction, on cue 0.84)" in texts(figure)  # fmt: skip
@@ -120,8 +129,57 @@ def test_tokens_of_any_script_are_drawn_without_a_warning():
         warnings.simplefilter("error")
         for _, figure in maps(report(30)):
             save(figure, "png")
-    assert _drawable("日本") == "□□"
-    assert _drawable("x" * 40) == "x" * 13 + "…"
+        seen = report(30)
+        named = dataclasses.replace(seen.about, text="猫.txt", model="/models/猫")
+        for _, figure in figures(dataclasses.replace(seen, about=named)):
+            figure.draw_without_rendering()  # where glyphs are looked for; `save` would hush it
+            assert "猫" not in texts(figure)
+    assert drawable("x" * 40, 14) == "x" * 13 + "…"
+    assert drawable("日本語です", 14) == "U+65E5 U+672C…"
+    assert drawable("<F0 9F 98>", 14) == "<F0 9F 98>"
+
+
+def crowd(near: float) -> np.ndarray:
+    """Most heads lie close together, some do not: as they do in a real model."""
+    random = np.random.default_rng(7)
+    return np.concatenate([
+        random.normal((200, 80), near, (240, 2)), random.uniform((10, 10), (390, 270), (30, 2)),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("near", [4.0, 12.0, 25.0])
+def test_labels_stand_on_no_dot_and_on_no_other_label(near):
+    dots, size, room = crowd(near), (26.0, 11.0), (400.0, 280.0)
+    owners = [0, 1, 2, 3, 4, 5, 6, 260]
+    shifts = place([size] * len(owners), owners, dots, room)
+    middles = np.array([dots[o] + s for o, s in zip(owners, shifts, strict=True)])
+    half = np.array(size) / 2
+    assert ((middles - half >= 0) & (middles + half <= room)).all()
+    for i, middle in enumerate(middles):
+        assert not (np.abs(dots - middle) < half + DOT).all(-1).any()
+        assert not (np.abs(middles[:i] - middle) < 2 * half).all(-1).any()
+
+
+def test_the_labels_of_the_scatter_do_not_meet():
+    from matplotlib.text import Text
+
+    seen = report(names=[name(layer, head, p) for (layer, head), p in
+                         zip([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)], ORDER, strict=False)])  # fmt: skip
+    rows = [{**row, "entropy": 1.0 + 0.001 * i, "distance": 5.0} for i, row in enumerate(seen.heads())]  # fmt: skip
+    figure = scatter(seen, rows)
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without their lines
+    assert len(boxes) == 6
+    for i, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[:i])
+    assert any(text.arrow_patch is not None for text in figure.axes[0].texts)
+
+
+def test_text_in_an_svg_is_text():
+    seen = report()
+    drawn = save(grid(seen, seen.heads(), "entropy"), "svg").decode()
+    assert "How widely each head looks" in drawn
+    assert ">layer</text>" in drawn
 
 
 def test_pyplot_stays_out_of_it():

@@ -1,6 +1,7 @@
 """What a report says is what was recorded and named, in words that claim no more."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -12,12 +13,12 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
-from small_reports import NAMES, name, recorded, report, verdict
+from small_reports import NAMES, name, recorded, report, save_model, verdict
 
 from multihead.patterns import habits
 from multihead.views import files
 from multihead.views.findings import findings
-from multihead.views.report import Report, tokenise
+from multihead.views.report import Report, content, tokenise
 from multihead.views.terminal import best, extremes, print_report
 from multihead.views.tokens import visible
 
@@ -48,9 +49,56 @@ def test_the_header_says_which_model_and_text():
     page = " ".join(printed(report()).split())
     assert "tiny, 4-bit quantised" in page
     assert "licence Apache-2.0" in page
-    assert "2 layers × 3 heads, sharing 1 key heads" in page
+    assert page.count("Apache-2.0") == 1
+    assert "2 layers × 3 heads, sharing 1 key head text" in page
     assert "64 of 70; no BOS" in page
     assert f"loss {recorded().loss.nanmean():.2f} nats a token" in page
+
+
+STORY = "猫 said שלום to 👩‍🚀\nand 😀 ran; "
+
+
+def about(content: str, total: int | None = 64) -> Report:
+    seen = report()
+    return dataclasses.replace(
+        seen, about=dataclasses.replace(seen.about, content=content, total=total)
+    )
+
+
+def test_the_text_itself_is_shown_and_not_its_tokens():
+    page = printed(about(STORY))
+    assert "a text: 猫 said שלום to 👩‍🚀 and 😀 ran;\n" in page  # whole: nothing cut, no …
+    found = json.loads(files.to_json(about(STORY)))
+    assert found["text"]["content"] == STORY
+
+
+@pytest.mark.parametrize(
+    ("content", "total", "end"),
+    [("One two.", 64, "two."), ("One two.", 65, "two. …"), ("One two.", None, "two. …"),
+     ("word " * 23 + "and then", 64, "word and …"), ("x" * 121, 64, "x" * 120 + " …")],
+)  # fmt: skip
+def test_what_was_cut_and_nothing_else_ends_in_dots(content, total, end):
+    assert about(content, total).start.endswith(end)
+    assert about(content, total).start.count("…") == end.count("…")
+
+
+def test_the_content_is_what_was_read(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(save_model(tmp_path))
+    text = "The  red\nlight 日本 on the mole was out and"
+    for tokens in (8, 9, 10, 50):
+        ids, total = tokenise(tokenizer, text, tokens)
+        read = content(tokenizer, text, ids, total)
+        assert text.startswith(read)
+        assert len(read.split()) == min(tokens, 10)
+
+
+def test_counts_of_one_are_singular():
+    one = [name(0, 0, "induction")]
+    text = said(report(names=one, verdicts=None))
+    assert "1 of 6 heads has a name" in text
+    assert not re.search(r"\b1 (heads|layers|rows|tokens)\b", text + printed(report(names=one)))
 
 
 def test_a_row_has_the_numbers_of_the_recording():
@@ -91,10 +139,10 @@ def test_extremes_leave_out_heads_that_rest():
 
 
 def test_a_text_is_text_and_nothing_a_terminal_obeys():
-    rec = recorded(33)
-    rec.words[0][0] = "\x1b[31m"
-    page = printed(report(33))
+    page = printed(about("\x1b[31m red"))
     assert "\x1b" not in page
+    assert "\ufffd[31m red" in page
+    assert visible("<E2 80>") == "<E2 80>"  # a piece of a letter, and no space in it
     assert visible("\x1b[31m \n") == "\ufffd[31m·⏎"
 
 
@@ -190,6 +238,41 @@ def test_csv_has_a_line_a_head():
     assert "peak_key" not in rows[0]  # the mean of places says nothing
     bare = list(csv.DictReader(io.StringIO(files.to_csv(report(names=None, scores=None)))))
     assert "names" not in bare[0]
+
+
+def test_files_say_which_model_they_are_of(tmp_path):
+    seen = about("One two.")
+    rows = list(csv.DictReader(io.StringIO(files.to_csv(seen))))
+    assert {row["model"] for row in rows} == {"tiny, 4-bit quantised"}
+    list(files.write_report(seen, tmp_path))
+    lines = (tmp_path / "findings.txt").read_text("utf-8").splitlines()
+    assert lines[0] == "tiny, 4-bit quantised; 64 tokens of a text: One two."
+    assert lines[1:] == findings(seen)
+
+
+def test_what_is_no_number_is_empty_in_csv():
+    seen = report()
+    scores = [{**row, "induction, on cue": math.nan} for row in seen.scores]
+    rows = list(csv.DictReader(io.StringIO(files.to_csv(dataclasses.replace(seen, scores=scores)))))
+    assert {row["induction, on cue"] for row in rows} == {""}
+
+
+def test_figures_of_an_earlier_run_go_and_others_stay(tmp_path):
+    list(files.write_report(report(names=None, scores=None, verdicts=None), tmp_path))
+    assert (tmp_path / "map-most-local.svg").exists()
+    (tmp_path / "map-of-mine.png").write_text("keep")
+    (tmp_path / "grid.png").write_text("keep")
+    told = set(files.write_report(report(), tmp_path))
+    others = {path.name for path in tmp_path.iterdir()} - {path.name for path in told}
+    assert others == {"map-of-mine.png", "grid.png"}
+
+
+def test_every_figure_has_a_name_that_is_known_as_ours():
+    from multihead.views.figures import figures
+
+    bare = report(names=None, scores=None, verdicts=None)
+    drawn = {n for seen in (report(), bare) for n, _ in figures(seen)}
+    assert drawn <= files.every_figure()
 
 
 def test_a_file_is_replaced_whole_and_others_are_left(tmp_path):

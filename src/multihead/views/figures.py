@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .findings import label
+from .glyphs import FONT, drawable
+from .placing import place
 from .report import ORDER, Report
 
 if TYPE_CHECKING:
@@ -43,15 +45,16 @@ STYLES = {
     "no name": ("#000000", "."),
 }
 SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # the one that comes with matplotlib: alike on every machine
+    "font.family": FONT,
     "font.size": 10,
     "axes.titlesize": 12,
     "axes.titlelocation": "left",
     "svg.hashsalt": "multihead",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and copied
     "text.parse_math": False,  # a $ is a token like any other
 }
 DPI = 150
+SMALL = 9.0  # points of a label beside a dot
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
@@ -119,7 +122,7 @@ def grid(report: Report, rows: Sequence[dict[str, Any]], key: str) -> Figure:
 
 
 def _under(report: Report) -> str:
-    return f"{report.about.model}; {report.tokens:,} tokens"
+    return drawable(f"{report.about.model}; {report.tokens:,} tokens")
 
 
 def scatter(report: Report, rows: Sequence[dict[str, Any]]) -> Figure:
@@ -135,7 +138,6 @@ def scatter(report: Report, rows: Sequence[dict[str, Any]]) -> Figure:
             own = kinds.get(kind, [])
             if own:
                 _dots(axes, kind, own, bool(report.names is not None))
-        _point_out(axes, report, rows)
         axes.set_xlabel("entropy, nats (wide →)")
         axes.set_ylabel("mean distance, tokens (far ↑)")
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
@@ -148,20 +150,41 @@ def scatter(report: Report, rows: Sequence[dict[str, Any]]) -> Figure:
                 handles[::-1], labels[::-1], title="most telling name (heads)", fontsize=9,
                 loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False,
             )  # fmt: skip
+        _point_out(axes, report, rows)  # last: where there is room is known then
     return figure
 
 
 def _point_out(axes: Axes, report: Report, rows: Sequence[dict[str, Any]]) -> None:
-    """Which dot is the strongest head of each pattern."""
+    """Which dot is the strongest head of each pattern; a line leads to a label that stands off."""
     from matplotlib.patheffects import withStroke
 
-    for place in {(n.layer, n.head): n for p in ORDER if (n := report.strongest(p))}:
-        row = next(r for r in rows if (r["layer"], r["head"]) == place)
+    places = list({(n.layer, n.head): n for p in ORDER if (n := report.strongest(p))})
+    heads = [(row["layer"], row["head"]) for row in rows]
+    owners = [heads.index(place) for place in places]
+    where = [(row["entropy"], row["distance"]) for row in rows]
+    if not places or not np.isfinite(where).all():
+        return
+    points, room = _in_points(axes, where)
+    sizes = [(0.65 * SMALL * len(label(*place)) + 2, SMALL + 2) for place in places]
+    for one, owner, shift in zip(places, owners, place(sizes, owners, points, room), strict=True):
+        far = np.hypot(*shift) > 3 * SMALL
         axes.annotate(
-            label(*place), (row["entropy"], row["distance"]), textcoords="offset points",
-            xytext=(6, 4), fontsize=9, fontweight="bold", zorder=9,
+            label(*one), where[owner], textcoords="offset points", xytext=shift, ha="center",
+            va="center", fontsize=SMALL, fontweight="bold", zorder=9,
             path_effects=[withStroke(linewidth=3, foreground="white")],
+            arrowprops={"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3}
+            if far else None,
         )  # fmt: skip
+
+
+def _in_points(axes: Axes, where: Sequence[Any]) -> tuple[np.ndarray, tuple[float, float]]:
+    """Places of the data as they will lie on the page, from the lower left of the axes."""
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # the layout is found when it is drawn
+    scale = 72.0 / figure.dpi
+    box = axes.get_window_extent()
+    points = (axes.transData.transform(np.array(where, dtype=float)) - (box.x0, box.y0)) * scale
+    return points, (box.width * scale, box.height * scale)
 
 
 def _dots(axes: Axes, kind: str, rows: Sequence[dict[str, Any]], named: bool) -> None:

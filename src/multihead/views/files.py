@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .counts import many
 from .findings import findings
-from .report import Report
+from .report import ORDER, Report
+
+KINDS = ("png", "svg")
 
 
 def to_json(report: Report) -> str:
@@ -25,7 +28,7 @@ def to_json(report: Report) -> str:
         "model": {"about": about.model, "licence": about.licence, "class": report.rec.model,
                   "layers": len(layers), "heads": sum(layer.heads for layer in layers)},
         "text": {"source": about.text, "tokens": report.tokens, "tokens_of_the_whole": about.total,
-                 "bos": about.has_bos, "words": report.words},
+                 "content": about.content, "bos": about.has_bos, "words": report.words},
         "tokens": report.tokens,
         "loss": report.loss,
         "controlled": report.controlled if report.names is not None else None,
@@ -38,8 +41,8 @@ def to_json(report: Report) -> str:
 
 
 def to_csv(report: Report) -> str:
-    """The heads as a table: statistics, names, and the score in every pattern."""
-    rows = [_head(report, row) for row in report.heads()]
+    """The heads as a table: statistics, names, scores. What is no number is left empty."""
+    rows = [{"model": report.about.model, **plain(_head(report, row))} for row in report.heads()]
     for row in rows:
         row |= row.pop("scores", {})
         if "names" in row:
@@ -103,10 +106,14 @@ def prepared(folder: Path) -> Iterator[None]:
 
 
 def write_report(report: Report, folder: Path) -> Iterator[Path]:
-    """Write every file, telling each when it is done. Ours are replaced, others left alone."""
+    """Write every file, telling each when it is done. Others' files are left alone.
+
+    Ours are replaced, and those of an earlier run that this one has not are removed in the end:
+    they would be taken for figures of this one.
+    """
     from .figures import figures, save
 
-    said = "\n".join(findings(report)) + "\n"
+    said = "\n".join([subject(report), *findings(report)]) + "\n"
     texts = {
         "heads.json": to_json(report) + "\n",
         "heads.csv": to_csv(report),
@@ -114,9 +121,31 @@ def write_report(report: Report, folder: Path) -> Iterator[Path]:
     }
     for name, content in texts.items():
         yield put(folder / name, content.encode("utf-8", "replace"))
+    drawn = set()
     for name, figure in figures(report):
-        for kind in ("png", "svg"):
+        drawn.add(name)
+        for kind in KINDS:
             yield put(folder / f"{name}.{kind}", save(figure, kind))
+    for name in every_figure() - drawn:
+        for kind in KINDS:
+            with contextlib.suppress(OSError):
+                (folder / f"{name}.{kind}").unlink()
+
+
+def subject(report: Report) -> str:
+    """A line that says of which model and text this is."""
+    about = report.about
+    start = f": {report.start}" if about.content else ""
+    return f"{about.model}; {many(report.tokens, 'token')} of {about.text}{start}"
+
+
+def every_figure() -> set[str]:
+    """What a figure of ours may be called, and nothing else is."""
+    from .figures import GRIDS
+    from .terminal import EXTREMES
+
+    named = {f"grid-{key.replace('_', '-')}" for key in GRIDS} | {"entropy-distance"}
+    return named | {f"map-{what.replace(' ', '-')}" for what in (*ORDER, *EXTREMES)}
 
 
 def put(path: Path, content: bytes) -> Path:

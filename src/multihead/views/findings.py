@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 from ..patterns import PATTERNS, Name, Verdict
+from .counts import many
 from .report import ORDER, TRIED, Report
 from .tokens import visible
 
@@ -42,19 +43,21 @@ def _damage(report: Report) -> list[str]:
     damaged = report.rec.damaged()
     if not damaged:
         return []
-    return [f"In {len(damaged)} layers a weight is not a number, first in {damaged[0]}."]
+    return [f"In {many(len(damaged), 'layer')} a weight is not a number, first in {damaged[0]}."]
 
 
 def _counts(report: Report) -> list[str]:
     every = sum(layer.heads for layer in report.rec.layers)
     if report.names is None:
-        return [f"{every} heads were recorded; no names were looked for (--no-names)."]
+        was = "was" if every == 1 else "were"
+        return [f"{many(every, 'head')} {was} recorded; no names were looked for (--no-names)."]
     by = {w: {(n.layer, n.head) for n in report.names if n.where == w} for w in WHERE}
     named = by["on cue"] | by["at rest"]
     beside = "" if report.controlled else " No controls were run (--quick): take names as guesses."
     return [
-        f"{len(named)} of {every} heads have a name: {len(by['on cue'])} on cue (random tokens "
-        f"that come twice{_after(report)}), {len(by['at rest'])} at rest (this text).{beside}"
+        f"{len(named)} of {many(every, 'head')} {'has' if len(named) == 1 else 'have'} a name: "
+        f"{len(by['on cue'])} on cue (random tokens that come twice{_after(report)}), "
+        f"{len(by['at rest'])} at rest (this text).{beside}"
     ]
 
 
@@ -133,10 +136,14 @@ def _resting(report: Report) -> list[str]:
     own = [s for habit in report.habits for s in habit.sinks if s.key == 0]
     every = sum(layer.heads for layer in report.rec.layers)
     first = f" ({visible(report.words[0])})" if report.words else ""
-    said = f"{len(own)} of {every} heads leave over 0.3 of a row on the first token{first}"
+    leave = "leaves" if len(own) == 1 else "leave"
+    said = (
+        f"{len(own)} of {many(every, 'head')} {leave} over 0.3 of a row on the first token{first}"
+    )
     quiet = sum(s.resting is True for s in own)
     if own and all(s.resting is not None for s in own):
-        return [f"{said}. In {quiet} of them it has little to say (‖v W_O‖): they rest there."]
+        rest = "it rests" if quiet == 1 else "they rest"
+        return [f"{said}. In {quiet} of them it has little to say (‖v W_O‖): {rest} there."]
     return [f"{said}."]
 
 
@@ -146,10 +153,11 @@ def _sinks(report: Report) -> list[str]:
     if not keys:
         return []
     some = ", ".join(
-        f"token {key}{f' ({visible(report.words[key])})' if report.words else ''} in {count}"
+        f"token {key}{f' ({visible(report.words[key])})' if report.words else ''} in "
+        f"{many(count, 'head')}"
         for key, count in keys.most_common(FEW)
     )
-    return [f"Other such sinks: {some} heads."]
+    return [f"Other such sinks: {some}."]
 
 
 def _positional(report: Report) -> list[str]:
@@ -161,7 +169,8 @@ def _positional(report: Report) -> list[str]:
     )
     more = f" and {len(own) - 2 * FEW} more" if len(own) > 2 * FEW else ""
     return [
-        f"{len(own)} heads look hardest at one and the same distance in 9 rows of 10: {some}{more}."
+        f"{many(len(own), 'head')} {'looks' if len(own) == 1 else 'look'} hardest at one and the "
+        f"same distance in 9 rows of 10: {some}{more}."
     ]
 
 

@@ -14,6 +14,7 @@ from ..patterns import PATTERNS
 from ..patterns.table import Text
 from .figures import SETTINGS, sheet
 from .findings import label
+from .glyphs import drawable
 from .report import ORDER, Report
 from .terminal import extremes
 from .tokens import visible
@@ -73,7 +74,7 @@ def _map(report: Report, layer: int, head: int, title: str, links: Mask | None) 
             _whole(figure, left, report, layer, head, (rows, keys))
             _excerpt(figure, right, report, layer, head, rows, keys)
     with matplotlib.rc_context(SETTINGS):
-        about = f"{report.about.model}; {report.tokens:,} tokens of {report.about.text}"
+        about = drawable(f"{report.about.model}; {report.tokens:,} tokens of {report.about.text}")
         figure.suptitle(f"{title}\n{about}", fontsize=12, x=0.01, ha="left")
     return figure
 
@@ -155,13 +156,4 @@ def _sides(axes: Axes) -> None:
 def _labels(words: Sequence[str], places: slice) -> list[str]:
     if not words:
         return [str(place) for place in range(places.start, places.stop)]
-    return [_drawable(visible(word)) for word in words[places]]
-
-
-def _drawable(word: str) -> str:
-    """A letter that the font has not got is a box, and no warning."""
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    font = get_font(findfont(FontProperties(family=["DejaVu Sans"])))
-    cut = word if len(word) <= WIDE else word[: WIDE - 1] + "…"
-    return "".join(c if font.get_char_index(ord(c)) else "□" for c in cut)
+    return [drawable(visible(word), WIDE) for word in words[places]]

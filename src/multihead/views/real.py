@@ -137,17 +137,21 @@ def weigh(sheet: Sheet[Followed]) -> None:
     weights, lengths = walk.steps.weights[i], norms[0, walk.head, : len(walk.words)].float()
     moved = weights * lengths
     lines = [Text(fit("", LABEL) + "   weight   ‖v W_O‖    moves", "dim")]
-    for j in sorted(weights.argsort(descending=True, stable=True)[:FEW].tolist()):
-        if weights[j] > 0:
-            cells = f"{percent(float(weights[j])):>9}{lengths[j]:>10.2f}{moved[j]:>9.2f}"
-            lines.append(Text(fit(walk.words[j], LABEL) + cells))
+    order = weights.argsort(descending=True, stable=True)
+    order = order[weights[order] > 0]
+    for j in sorted(order[:FEW].tolist()):
+        cells = f"{percent(float(weights[j])):>9}{lengths[j]:>10.2f}{moved[j]:>9.2f}"
+        lines.append(Text(fit(walk.words[j], LABEL) + cells))
+    if len(rest := order[FEW:]):
+        cells = f"{percent(float(weights[rest].sum())):>9}{'':>10}{float(moved[rest].sum()):>9.2f}"
+        lines.append(Text(fit(many(len(rest), "other"), LABEL) + cells))
     sheet.lines(lines)
 
 
 def join(sheet: Sheet[Followed]) -> None:
     walk, i = sheet.walk, sheet.follow
     sheet.step_of(
-        f"{walk.layer.heads} heads → 1 sum",
+        f"{many(walk.layer.heads, 'head')} → 1 sum",
         f"W_O mixes the {many(walk.layer.heads, 'head')} of layer {walk.layer.index}: each adds "
         f"its share, and the sum goes on. How long each share is for {sheet.word}:",
     )

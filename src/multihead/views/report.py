@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..patterns import DEFAULT_TEXT, Habit, Name, Probe, Verdict, habits, probe, verify
 from ..recording import DEFAULT, Recording, record
+from .tokens import one_line
 
 STATS = (*DEFAULT, "peak_key", "received_mean")
 SHOWN = ("entropy", "distance", "peak", "first", "received_top", "received_top_share")
@@ -22,6 +23,7 @@ ORDER = ("induction", "previous token", "duplicate token", "next token", "separa
          "local", "first token")  # fmt: skip
 TRIED = ORDER[:3]  # by cutting: there a cut says what should suffer
 LEAST = 8  # tokens, below which means say nothing
+START = 120  # letters of a text that are shown to tell which it is
 LETTERS = 64  # read for each token wanted; a token is rarely longer than a word
 CUE = 128  # tokens that the texts to name heads on may have
 Tell = Callable[[str, float | None], None]
@@ -37,6 +39,7 @@ class About:
     total: int | None  # tokens of the whole text; None where it was too long to count
     has_bos: bool
     bos: str | None  # what the tokenizer calls its first token, where it has one
+    content: str = ""  # the text itself, as far as it was read: tokens may split its letters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,14 @@ class Report:
     @property
     def words(self) -> list[str]:
         return self.rec.words[0] if self.rec.words else []
+
+    @property
+    def start(self) -> str:
+        """How the text begins, on one line; … where there is more of it."""
+        whole = one_line(self.about.content)
+        cut = whole if len(whole) <= START else whole[:START].rpartition(" ")[0] or whole[:START]
+        more = cut != whole or self.about.total is None or self.about.total > self.tokens
+        return f"{cut} …" if more else cut
 
     @property
     def loss(self) -> float | None:
@@ -107,7 +118,10 @@ def study(
         model(ids[None].to(next(model.parameters()).device))
     bos = getattr(tokenizer, "bos_token_id", None)
     has_bos = bos is not None and int(ids[0]) == bos
-    told = About(about, licence, source, total, has_bos, getattr(tokenizer, "bos_token", None))
+    told = About(
+        about, licence, source, total, has_bos, getattr(tokenizer, "bos_token", None),
+        content(tokenizer, text, ids, total),
+    )  # fmt: skip
     found = Report(told, rec, habits(rec))
     if not names:
         return found
@@ -134,6 +148,16 @@ def tokenise(tokenizer: Any, text: str, tokens: int) -> tuple[Tensor, int | None
     ids = tokenizer(text[: LETTERS * tokens], verbose=False)["input_ids"]
     check_length(len(ids), LEAST)
     return torch.tensor(ids[:tokens]), len(ids) if len(text) <= LETTERS * tokens else None
+
+
+def content(tokenizer: Any, text: str, ids: Tensor, total: int | None) -> str:
+    """The text as far as it was read, and not what its tokens give one by one."""
+    if total == len(ids):
+        return text
+    if not getattr(tokenizer, "is_fast", False):
+        return tokenizer.decode(ids.tolist())
+    asked = tokenizer(text[: LETTERS * len(ids)], verbose=False, return_offsets_mapping=True)
+    return text[: max(end for _, end in asked["offset_mapping"][: len(ids)])]
 
 
 def check_length(tokens: int, least: int) -> None:

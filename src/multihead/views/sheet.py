@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
+from .counts import many
 from .lines import fit, say, show
+
+__all__ = ["LABEL", "Sheet", "many", "number", "percent", "shape", "some", "vector"]
 
 LABEL, COLUMN = 11, 8  # cells of the label before a row of numbers, and of each number
 FEW = 4  # numbers shown of a longer vector
@@ -115,14 +118,6 @@ def some(shown: int, of: int, what: str) -> str:
     ('The first 8 of 300 words are shown.', '')
     """
     return f"The first {shown} of {of} {what} are shown." if shown < of else ""
-
-
-def many(count: int, what: str) -> str:
-    """
-    >>> many(1, "word"), many(1024, "number")
-    ('1 word', '1,024 numbers')
-    """
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def percent(weight: float) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..patterns import PATTERNS, Name
+from .counts import many
 from .findings import findings, label
 from .lines import columns, fit, say, show
 from .report import ORDER, Report
@@ -48,7 +49,7 @@ def _header(report: Report, console: Console) -> None:
     about, layers = report.about, report.rec.layers
     heads = sorted({layer.heads for layer in layers})
     shared = sorted({layer.kv_heads for layer in layers})
-    grouped = f", sharing {_numbers(shared)} key heads" if shared != heads else ""
+    grouped = f", sharing {_numbers(shared, 'key head')}" if shared != heads else ""
     of = f" of {about.total:,}" if about.total and about.total > report.tokens else ""
     more = ", the first of a longer text" if about.total is None else ""
     bos = (
@@ -57,12 +58,12 @@ def _header(report: Report, console: Console) -> None:
         else "no BOS: the tokenizer puts none before a text"
     )
     loss = "not known" if report.loss is None else f"{report.loss:.2f} nats a token"
-    start = "".join(report.words[:24]).strip()
+    start = f": {report.start}" if about.content else ""
     lines = [
-        ("model", about.model),
+        ("model", about.model.removesuffix(f", {about.licence}")),  # which has a line of its own
         ("licence", about.licence or "not known here; see where the model comes from"),
-        ("heads", f"{len(layers)} layers × {_numbers(heads)} heads{grouped}"),
-        ("text", f"{about.text}: {_one_line(start)} …"),
+        ("heads", f"{many(len(layers), 'layer')} × {_numbers(heads, 'head')}{grouped}"),
+        ("text", f"{about.text}{start}"),
         ("tokens", f"{report.tokens:,}{of}{more}; {bos}"),
         ("loss", loss),
     ]
@@ -72,16 +73,12 @@ def _header(report: Report, console: Console) -> None:
                        for n, line in enumerate(wrapped)])  # fmt: skip
 
 
-def _numbers(counts: Sequence[int]) -> str:
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
-def _one_line(text: str) -> str:
+def _numbers(counts: Sequence[int], what: str) -> str:
     """
-    >>> _one_line("Two\\nlines \\x1b[31m")
-    'Two lines �[31m'
+    >>> _numbers([1], "head"), _numbers([2, 3, 9], "head")
+    ('1 head', '2 to 9 heads')
     """
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    return f"{counts[0]} to " * (len(counts) > 1) + many(counts[-1], what)
 
 
 def _table(report: Report, console: Console, every: bool) -> None:
@@ -124,7 +121,7 @@ def _legend(report: Report, console: Console, more: int) -> None:
             "the higher of the two."
         )
     if more:
-        said += f" {more} more heads: --all."
+        said += f" {many(more, 'more head')}: --all."
     say(console, said, "dim")
 
 
@@ -137,8 +134,7 @@ def groups(
     for pattern in ORDER:
         own = best(report.names or (), pattern)
         if own:
-            count = f"{len(own)} heads" if len(own) > 1 else "1 head"
-            title = f"{pattern}: {PATTERNS[pattern].says} ({count})"
+            title = f"{pattern}: {PATTERNS[pattern].says} ({many(len(own), 'head')})"
             found[title] = [("", by_place[n.layer, n.head]) for n in own[:EACH]]
     awake = "heads that rest on the first token left out"
     found[f"extremes ({awake})"] = [(f"{what}; ", row) for what, row in extremes(rows).items()]
