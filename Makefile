@@ -36,11 +36,11 @@ format: $(READY) ## rewrite the code as ruff likes it
 bench: $(READY) ## time attend against its peers; ARGS go to the script
 	@$(BIN)/python benchmarks/attend.py $(ARGS)
 
-look: $(READY) ## record a small model, name its heads, print what was found (minutes)
-	@$(BIN)/multihead report $(ARGS)
+look: $(READY) ## what each head of a small model does, figures in look.report/
+	@$(BIN)/multihead report -o look.report $(ARGS)
 
-report: $(READY) ## the same with your words: ARGS='"A text" -o folder'; --help lists all
-	@$(BIN)/multihead report $(ARGS)
+report: $(READY) ## the same with ARGS='"Your text" -o folder'; or ARGS=--help
+	@$(BIN)/multihead report -o look.report $(ARGS)
 
 # The stamp goes first and comes back last, and without it we start from an empty .venv:
 # an install that was cut short can leave packages that look whole and are not.

@@ -15,7 +15,7 @@ import numpy as np
 
 from .findings import label
 from .glyphs import FONT, drawable
-from .placing import place
+from .placing import place, stands_off
 from .report import ORDER, Report
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ STYLES = {
     "no name": ("#000000", "."),
 }
 SETTINGS: dict[Any, Any] = {
-    "font.family": FONT,
+    "font.family": [FONT, "sans-serif"],  # the second for whoever opens an SVG without the first
     "font.size": 10,
     "axes.titlesize": 12,
     "axes.titlelocation": "left",
@@ -166,14 +166,14 @@ def _point_out(axes: Axes, report: Report, rows: Sequence[dict[str, Any]]) -> No
         return
     points, room = _in_points(axes, where)
     sizes = [(0.65 * SMALL * len(label(*place)) + 2, SMALL + 2) for place in places]
-    for one, owner, shift in zip(places, owners, place(sizes, owners, points, room), strict=True):
-        far = np.hypot(*shift) > 3 * SMALL
+    shifts = place(sizes, owners, points, room)
+    for one, owner, shift, size in zip(places, owners, shifts, sizes, strict=True):
         axes.annotate(
             label(*one), where[owner], textcoords="offset points", xytext=shift, ha="center",
             va="center", fontsize=SMALL, fontweight="bold", zorder=9,
             path_effects=[withStroke(linewidth=3, foreground="white")],
             arrowprops={"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3}
-            if far else None,
+            if stands_off(shift, size) else None,
         )  # fmt: skip
 
 
