@@ -16,8 +16,8 @@ from torch import Tensor
 from ..attention.problem import Problem
 from ..masks import dense, prefix
 from ..positions import Alibi
-from .files import moved_to_disk
 from .continuing import goes_on
+from .files import moved_to_disk
 from .joining import join_steps
 from .layer import Chunk, Layer, written
 from .watch import Place
