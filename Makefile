@@ -36,8 +36,8 @@ format: $(READY) ## rewrite the code as ruff likes it
 bench: $(READY) ## time attend against its peers; ARGS go to the script
 	@$(BIN)/python benchmarks/attend.py $(ARGS)
 
-look: $(READY) ## what each head of a small model does, figures in look.report/
-	@$(BIN)/multihead report -o look.report $(ARGS)
+look: $(READY) ## open the explorer: every head of a small model, zoomable
+	@$(BIN)/multihead look $(ARGS)
 
 report: $(READY) ## the same with ARGS='"Your text" -o folder'; or ARGS=--help
 	@$(BIN)/multihead report -o look.report $(ARGS)

@@ -41,6 +41,7 @@ from .recording import (
     record_many,
 )
 from .sources import load_model
+from .views.explore import explore
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "documents",
     "expect",
     "explain_choice",
+    "explore",
     "from_torch",
     "from_transformers",
     "habits",

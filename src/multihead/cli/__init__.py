@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from .errors import stopped
 from .explain import add_explain
+from .look import add_look
 from .report import add_report
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def build() -> "typer.Typer":
     app = typer.Typer(
         name="multihead",
         help="Multi-head attention you can read, run and look into.",
-        epilog='Try: multihead report, or multihead explain "The cat that I saw ran away"',
+        epilog='Try: multihead look, or multihead explain "The cat that I saw ran away"',
         add_completion=False,
         rich_markup_mode=None,  # plain help reads the same in every terminal
         pretty_exceptions_enable=False,
@@ -111,7 +112,7 @@ def add_version(app: "typer.Typer") -> None:
 
 
 # A new command is one more line here.
-COMMANDS = (add_version, add_report, add_explain)
+COMMANDS = (add_version, add_look, add_report, add_explain)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

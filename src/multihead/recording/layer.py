@@ -185,23 +185,34 @@ def _seen_by_rule(rule: str | None, rows: int, keys: int, offset: int) -> Tensor
     )
 
 
+def of_text(asked: dict[str, Any], batch: int) -> dict[str, Any]:
+    """The same question for one text of the batch."""
+    row = slice(batch, batch + 1)
+    mask, bias, offset = (asked[n] for n in ("mask", "bias", "offset"))
+    if isinstance(bias, Tensor):
+        bias = bias[(None,) * (4 - bias.ndim)]
+        bias = bias if bias.shape[0] == 1 else bias[row]
+    return {
+        **asked,
+        "mask": None if mask is None else mask.row(row),
+        "bias": bias,
+        "offset": offset[row] if isinstance(offset, Tensor) else offset,
+    }
+
+
 def of_head(asked: dict[str, Any], batch: int, head: int) -> dict[str, Any]:
     """The same question for one head of one text."""
-    row = slice(batch, batch + 1)
-    mask, bias, sinks, offset = (asked[n] for n in ("mask", "bias", "sinks", "offset"))
-    if mask is not None:
-        mask = mask.row(row).map(lambda t: _one_head(t, head))
+    asked = of_text(asked, batch)
+    mask, bias, sinks = (asked[n] for n in ("mask", "bias", "sinks"))
     if isinstance(bias, Alibi):
         bias = alibi(bias.slopes[head : head + 1])
     elif bias is not None:
-        bias = bias[(None,) * (4 - bias.ndim)]
-        bias = _one_head(bias if bias.shape[0] == 1 else bias[row], head)
+        bias = _one_head(bias, head)
     return {
         **asked,
-        "mask": mask,
+        "mask": None if mask is None else mask.map(lambda t: _one_head(t, head)),
         "bias": bias,
         "sinks": None if sinks is None else sinks[head : head + 1],
-        "offset": offset[row] if isinstance(offset, Tensor) else offset,
     }
 
 

@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ async def _work(request: Request, limit: CapacityLimiter, work: Callable[[], Any
     async with limit:
         if await request.is_disconnected():
             return None
-        return await to_thread.run_sync(work)
+        return await to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 def _gone() -> Response:
@@ -212,7 +213,7 @@ async def _recorded(session: Session, text: str, tokens: int) -> AsyncIterator[b
         anyio.from_thread.run_sync(send.close)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(to_thread.run_sync, work)
+        tasks.start_soon(partial(to_thread.run_sync, work, abandon_on_cancel=True))
         async for said in receive:
             yield _json(said) + b"\n"
 

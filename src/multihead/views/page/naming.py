@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,10 +38,7 @@ class Naming:
 
     def start(self, model: str) -> None:
         """Take what is kept of this model, else begin to find it."""
-        kept = _kept(model)
-        if kept is not None:
-            self._take(kept)
-            self.state = "done"
+        if self.take_kept(model):
             return
         self.state, self.message = "running", "Naming heads"
         # -m with the module's own name: a process of its own leaves the page's model alone.
@@ -50,6 +48,14 @@ class Naming:
             text=True, start_new_session=True,
         )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def take_kept(self, model: str) -> bool:
+        """Take what the cache has of this model, if it has it."""
+        kept = _kept(model)
+        if kept is not None:
+            self._take(kept)
+            self.state = "done"
+        return kept is not None
 
     def _listen(self) -> None:
         process = self._process
@@ -167,6 +173,8 @@ def _scores(seen: Any) -> list[dict[str, Any]]:
         scores = {}
         for score in seen.scores:
             mean, low = float(score.mean[i]), float(score.low[i])
+            if math.isnan(mean):  # it never had an opportunity
+                continue
             scores[f"{score.pattern.name}, {score.where}"] = [mean, low, 2 * mean - low]
         rows.append({"layer": layer, "head": head, "scores": scores})
     return rows

@@ -88,7 +88,7 @@ class Session:
             "recording": number,
             "recordings": [{"id": i, "label": s.label} for i, s in self.shown.items()],
             "can_run": self.model is not None and shown.rec.ids is not None,
-            "can_cut": self.model is not None and shown.guesses is not None,
+            "can_cut": self.model is not None and shown.rec.ids is not None,
         }
         return told
 

@@ -12,7 +12,7 @@ from ...patterns import sinks
 from ...recording import Layer, Recording
 from .cache import Cache
 from .labels import texts_of
-from .tiles import BY, POOLS, SIDE, Cells, Map, Pyramid, build, cut_out, factors, tile
+from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
 
 THUMB = 32  # cells of a thumbnail
 _LINKS = 8  # told of a row or a column
@@ -219,15 +219,6 @@ class Shown:
         _check(0 <= which.batch < layer.batch, "batch", f"0 to {layer.batch - 1}", which.batch)
         _check(which.by in BY, "by", BY, which.by)
         return layer
-
-    def level(self, which: Map, factor: int) -> Cells:
-        """The whole map at a factor that a pyramid keeps, or one that is made of it."""
-        levels = self.pyramid(which).levels
-        coarsest = max(levels)
-        cells = levels[min(factor, coarsest)]
-        for _ in range((factor // coarsest).bit_length() - 1):
-            cells = cells.coarser()
-        return cells
 
     def pyramid(self, which: Map) -> Pyramid:
         return self.cache.get((id(self), which), lambda: build(self.rec, which), lambda p: p.nbytes)

@@ -20,7 +20,7 @@ from ..files import plain
 from .bundle import bundled, page, read
 from .session import Session
 from .shown import Shown
-from .tiles import Map
+from .tiles import Map, pooled_layer
 
 _CELLS = 64  # of a pooled map, at most
 _FEW = 3  # heads that are exact where none are chosen
@@ -54,12 +54,12 @@ def standalone(
         "tokens": _tokens(shown, batch) if batch == 0 else [],
     }
     for layer in layers:
+        pooled = _pooled(shown, layer, batch, factor)
         for head in range(layer.heads):
-            which, name = Map(layer.index, head, batch), f"{layer.index}.{head}"
-            told = shown.head(which)
+            told, name = shown.head(Map(layer.index, head, batch)), f"{layer.index}.{head}"
             if name not in file["exact"]:
                 told["strips"] = {}
-                file["pooled"][name] = _pooled(shown, layer, which, factor)
+                file["pooled"][name] = pooled[head]
             file["heads"][name] = told
     if file["names"]["state"] == "running":  # nobody will tell more
         file["names"] |= {"state": "done", "message": ""}
@@ -120,16 +120,21 @@ def _runs(layer: Layer, which: Map, row: int) -> list[int]:
     return steps.nonzero()[:, 0].tolist()
 
 
-def _pooled(shown: Shown, layer: Layer, which: Map, factor: int) -> dict[str, str]:
-    sinks = shown.sinks(layer, which.head, which.batch)
-    found = {}
-    for name, hidden in (("hide", sinks), ("show", ())):
-        if name == "show" and not sinks:
-            continue  # the same map
-        asked = Map(which.layer, which.head, which.batch, "weight", hidden)
-        halves = shown.level(asked, factor).shown("largest", "weight").half().contiguous()
-        found[name] = base64.b64encode(halves.numpy().tobytes()).decode()
+def _pooled(shown: Shown, layer: Layer, batch: int, factor: int) -> list[dict[str, str]]:
+    """The map of each head of a layer, its sinks left out, and with them where it has some."""
+    sinks = [shown.sinks(layer, head, batch) for head in range(layer.heads)]
+    hide = pooled_layer(shown.rec, layer, batch, factor, sinks).half()
+    found = [{"hide": _halves(one)} for one in hide]
+    if any(sinks):
+        show = pooled_layer(shown.rec, layer, batch, factor, [()] * layer.heads).half()
+        for head, keys in enumerate(sinks):
+            if keys:
+                found[head]["show"] = _halves(show[head])
     return found
+
+
+def _halves(tensor: Tensor) -> str:
+    return base64.b64encode(tensor.contiguous().numpy().tobytes()).decode()
 
 
 def _tokens(shown: Shown, batch: int) -> list[dict[str, Any]]:

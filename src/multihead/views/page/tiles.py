@@ -16,7 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...masks import dense
+from ...observation.statistics.heatmap import Heat
+from ...observation.sweep import sweep
+from ...observation.tiles import posed
+from ...observation.view import View
 from ...recording import Layer, Recording
+from ...recording.layer import of_text
 
 SIDE = 256  # cells of a tile
 KEPT = 512  # cells at most that a pyramid keeps: finer ones are made when they are asked for
@@ -166,6 +172,34 @@ def tile(rec: Recording, which: Map, factor: int, row: int, column: int) -> Cell
     for _ in range(factor.bit_length() - 1):
         cells = cells.coarser()
     return cells
+
+
+def pooled_layer(
+    rec: Recording, layer: Layer, batch: int, factor: int, hidden: list[tuple[int, ...]]
+) -> Tensor:
+    """The largest weight of each cell, some keys of each head left out, (head, row, column).
+
+    One sweep for the layer: as exact as a pyramid, and many heads for the time of one.
+    """
+    kept = torch.ones(1, layer.heads, 1, layer.keys, dtype=torch.bool)
+    for head, keys in enumerate(hidden):
+        kept[0, head, 0, list(keys)] = False
+    cells, gatherer, first = -(-max(layer.queries, layer.keys) // factor), None, 0
+    for i, chunk in enumerate(layer.chunks):
+        query, key = (part[batch : batch + 1] for part in layer.qk(i))
+        asked, left = of_text(layer.asked(i), batch), dense(kept[..., : chunk.keys])
+        asked["mask"] = left if asked["mask"] is None else asked["mask"] & left
+        lse = layer.tensors[f"{i}.lse"][batch : batch + 1]
+        view = View(posed(query, key, asked), lse, torch.arange(chunk.rows), chunk.rows)
+        gatherer = gatherer or Heat(cells).begin(view)
+        gatherer.spread(first, chunk.rows, cells * factor, cells * factor)
+        with torch.no_grad():
+            sweep(view, [gatherer])
+        first += chunk.rows
+    assert gatherer is not None
+    found = gatherer.result()
+    largest = found.largest.masked_fill(found.pairs == 0, torch.nan)[0]
+    return largest[:, : -(-layer.queries // factor), : -(-layer.keys // factor)]
 
 
 def cut_out(pyramid: Pyramid, factor: int, row: int, column: int) -> Cells:

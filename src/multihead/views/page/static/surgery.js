@@ -19,7 +19,7 @@ export function Surgery({ state, data, layer, head, words, lassoing, setLassoing
     } catch (problem) { setError(problem.message); }
     setBusy(false);
   };
-  const worse = cut && cut.loss.map((v, i) => (v === null || data.loss[i] === null ? 0 : v - data.loss[i]));
+  const worse = cut && cut.loss.map((v, i) => (v === null || !data.loss || data.loss[i] === null ? 0 : v - data.loss[i]));
   const pin = /^q(\d+)$/.exec(state.pin), at = pin ? Number(pin[1]) : null;
   const costliest = worse && worse.map((v, i) => [v, i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
   return html`<div class="tools">
@@ -31,9 +31,9 @@ export function Surgery({ state, data, layer, head, words, lassoing, setLassoing
     ${!cut && !busy && html`<p class="note">The model runs on the same text again, once with the cut. A cut link's weight goes to the rest of its row.</p>`}
     ${cut && html`<p class="sentence" role="status">Without ${cut.what} a token costs <b>${number(cut.mean)}</b> nats instead of ${number(cut.before)}:${" "}
         <b>${cut.mean >= cut.before ? "+" : "−"}${number(Math.abs(cut.mean - cut.before))}</b>.</p>
-      <${Strip} label="loss before, and after in red" unit="nats" values=${data.loss} also=${cut.loss} mark=${at} pick=${(i) => setState({ pin: `q${i}` })} />
+      ${data.loss && html`<${Strip} label="loss before, and after in red" unit="nats" values=${data.loss} also=${cut.loss} mark=${at} pick=${(i) => setState({ pin: `q${i}` })} />`}
       <p>Costlier now: ${costliest.filter(([v]) => v > 0).map(([v, i]) => html`<button class="chip" onClick=${() => setState({ pin: `q${i}` })}>${named(words, i)} +${number(v, 2)}</button>`)}</p>
-      ${at !== null && at < cut.next.length ? html`<div class="links"><${Next} next=${cut.next_before[at]} loss=${data.loss[at]} caption=${`after ${named(words, at)}, before the cut`} after=${words[at + 1]} />
+      ${at !== null && at < cut.next.length && cut.next_before[at] ? html`<div class="links"><${Next} next=${cut.next_before[at]} loss=${data.loss[at]} caption=${`after ${named(words, at)}, before the cut`} after=${words[at + 1]} />
         <${Next} next=${cut.next[at]} loss=${cut.loss[at]} caption="and with the cut" after=${words[at + 1]} /></div>` : html`<p class="note">Click a word for its next words before and after.</p>`}
       <${Reader} words=${words} shades=${worse.map((v) => Math.max(0, Math.min(1, v / 4)))} pinned=${at} hover=${() => {}}
         pick=${(i) => setState({ pin: `q${i}` })} label="the text, shaded by what the cut costs" />`}`;

@@ -1,0 +1,206 @@
+"""`multihead look`: record a text and open the explorer, a page on this machine alone."""
+
+import contextlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from .errors import fail
+from .progress import Tell, telling
+from .report import read_text
+
+if TYPE_CHECKING:
+    import typer
+
+    from ..views.page.session import Session
+
+
+def add_look(app: "typer.Typer") -> None:
+    import typer
+
+    @app.command()
+    def look(
+        text: Annotated[
+            list[str] | None, typer.Argument(metavar="[TEXT]", help="Else a story of ours.")
+        ] = None,
+        file: Annotated[
+            str | None, typer.Option(metavar="FILE", help="Read the text here; - is stdin.")
+        ] = None,
+        model: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="A name, a transformers id or a folder."),
+        ] = None,
+        recording: Annotated[
+            list[Path] | None,
+            typer.Option(metavar="RUN.HEADS", help="Show what was saved; may come again."),
+        ] = None,
+        tokens: Annotated[
+            int, typer.Option(metavar="N", help="Read at most so many tokens.")
+        ] = 512,
+        port: Annotated[
+            int | None, typer.Option(metavar="P", help="Where to serve; else 8080.")
+        ] = None,
+        no_browser: Annotated[
+            bool, typer.Option("--no-browser", help="Only print the address.")
+        ] = False,
+        export: Annotated[
+            Path | None, typer.Option(metavar="PAGE.HTML", help="Write one file and end.")
+        ] = None,
+        heads: Annotated[
+            str, typer.Option(metavar="18.6,16.0", help="Heads exact in that file.")
+        ] = "",
+        get: Annotated[
+            str | None, typer.Option(metavar="/PATH", help="Print one answer and end.")
+        ] = None,
+        no_names: Annotated[
+            bool, typer.Option("--no-names", help="Do not look for names meanwhile.")
+        ] = False,
+    ) -> None:
+        """Open a page that zooms into every head, like a street map.
+
+        It records a text exactly and serves the page on this machine alone until Ctrl-C. Names for
+        the heads are found meanwhile, once for each model.
+        """
+        try:
+            _check(text, file, recording, port, tokens)
+            session, name = _session(text, file, model, recording, tokens)
+            if get is not None:
+                _print(session, get)
+            elif export is not None:
+                _write(session, name, export, heads, not no_names)
+            else:
+                _serve(session, None if no_names else name, port, browser=not no_browser)
+        except (ValueError, ImportError, RuntimeError) as error:
+            fail("look", error, tokens)
+
+
+def _check(
+    text: list[str] | None, file: str | None, recording: list[Path] | None, port: int | None,
+    tokens: int,
+) -> None:  # fmt: skip
+    from ..views.page.session import MOST_TOKENS
+
+    if recording and (text or file is not None):
+        raise ValueError("a text and --recording both came; give one of them.")
+    if port is not None and not 0 <= port <= 65535:
+        raise ValueError(f"--port must be 0 to 65535, and {port} came; leave it out.")
+    if not 8 <= tokens <= MOST_TOKENS:
+        raise ValueError(f"--tokens must be 8 to {MOST_TOKENS:,}, and {tokens:,} came.")
+
+
+def _session(
+    text: list[str] | None, file: str | None, model: str | None, recording: list[Path] | None,
+    tokens: int,
+) -> "tuple[Session, str | None]":  # fmt: skip
+    """What there is to show, and the name of the model that can be tried, if there is one."""
+    from ..recording import load
+    from ..views.page.session import Session
+
+    loaded = [(path, load(path)) for path in recording or ()]
+    name = model or (None if recording else "smollm2")
+    with telling() as tell:
+        session = _with_model(name, tell) if name else Session()
+        if not recording:
+            words, source = read_text(text, file, 64 * tokens + 1)
+            session.record(words, _fitting(session, tokens), source, tell)
+            return session, name
+    for path, rec in loaded:
+        about = {"model": rec.about.get("model", rec.model), "text": path.name}
+        for n, one in enumerate(rec.texts):
+            label = path.name if len(rec.texts) == 1 else f"{path.name} {n}"
+            session.add(
+                one, label, {**about, **{k: v for k, v in one.about.items() if k != "input"}}
+            )
+    return session, name
+
+
+def _with_model(name: str, tell: Tell) -> "Session":
+    from ..sources import load_model
+    from ..views.page.session import Session
+
+    loaded, tokenizer = load_model(name, progress=tell)
+    return Session(loaded, tokenizer, name)
+
+
+def _fitting(session: "Session", tokens: int) -> int:
+    from ..views.report import context
+
+    most = context(session.model)
+    if most is not None and tokens > most:
+        if tokens != 512:
+            raise ValueError(
+                f"--tokens may be {most:,} at most, the context of this model, and {tokens:,} came."
+            )
+        return most
+    return tokens
+
+
+def _print(session: "Session", path: str) -> None:
+    """What the page would be told, without a socket."""
+    import typer
+
+    from ..views.page.serving import get
+
+    status, body = get(session, path if path.startswith("/") else f"/{path}")
+    if status != 200:
+        typer.echo(f"multihead look: {path} answered {status}: {body.decode()}", err=True)
+        raise typer.Exit(1)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body)
+    sys.stdout.buffer.write(b"\n" if body[:1] in (b"{", b"[") else b"")
+
+
+def _write(session: "Session", name: str | None, path: Path, heads: str, names: bool) -> None:
+    import typer
+
+    from ..views.files import put
+    from ..views.page.asked import place
+    from ..views.page.standalone import standalone
+
+    chosen = place(heads)
+    with telling() as tell:
+        if name is not None and names:
+            session.naming.take_kept(name)
+        tell("Writing the page", None)
+        put(path, standalone(session, next(iter(session.shown)), chosen))
+    typer.echo(f"{path} is the whole page; it opens in any browser, with no network.")
+
+
+def _serve(session: "Session", name: str | None, port: int | None, *, browser: bool) -> None:
+    import typer
+
+    from ..views.page.serving import PORT, free_socket, serve
+
+    made, as_asked = free_socket(port)
+    if not as_asked:
+        wanted, got = PORT if port is None else port, made.getsockname()[1]
+        typer.echo(f"Port {wanted} is busy; port {got} is free, and taken instead.", err=True)
+
+    def opened(address: str) -> None:
+        typer.echo(f"The explorer is at\n\n  {address}\n\nCtrl-C ends it.")
+        sys.stdout.flush()
+        if browser and _has_screen():
+            threading.Thread(target=_open, args=(address,), daemon=True).start()
+        if name is not None:
+            session.naming.start(name)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(session, made, opened)
+    sys.stdout.flush()
+    os._exit(0)  # a model may be at work in a thread, which nobody waits for
+
+
+def _has_screen() -> bool:
+    """Without one a browser of the terminal would open, over what we print."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    with contextlib.suppress(webbrowser.Error, OSError):
+        webbrowser.open(address)
