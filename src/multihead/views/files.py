@@ -148,8 +148,8 @@ def every_figure() -> set[str]:
     return named | {f"map-{what.replace(' ', '-')}" for what in (*ORDER, *EXTREMES)}
 
 
-def put(path: Path, content: bytes) -> Path:
-    """A file is there as a whole or not at all."""
+def put(path: Path, content: bytes, *, other: str = "another folder with -o") -> Path:
+    """A file is there as a whole or not at all; `other` is what to give where it cannot be."""
     beside = ""
     try:
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
@@ -164,8 +164,7 @@ def put(path: Path, content: bytes) -> Path:
         if not isinstance(error, OSError):
             raise
         raise ValueError(
-            f"{path} could not be written: {error.strerror or error}; make room, or give another "
-            "folder with -o."
+            f"{path} could not be written: {error.strerror or error}; make room, or give {other}."
         ) from None
     return path
 

@@ -9,6 +9,7 @@ vendored.
 from __future__ import annotations
 
 import functools
+import html
 import re
 from pathlib import Path
 
@@ -70,11 +71,13 @@ def _as_function(name: str, source: str) -> str:
     return f"(() => {{\n{body}\n}})();"
 
 
-def page(script: str, data: str = "", title: str = "multihead") -> str:
-    """A whole page that asks nobody for anything."""
-    # A closing tag inside a script would end it, whatever it stands in.
-    script, data = (text.replace("</", "<\\/") for text in (script, data))
-    style = read("style.css")
+def page(script: str, data: str = "", title: str = "multihead", style: str = "") -> str:
+    """A whole page that asks nobody for anything; `style` names a sheet beside the usual one."""
+    # A closing tag inside a script would end it, whatever it stands in; and `<!--<script` in
+    # data would keep it from ending. In JSON a < stands in strings alone.
+    script, data = script.replace("</", "<\\/"), data.replace("<", "\\u003c")
+    title = html.escape(title)
+    style = read("style.css") + (read(style) if style else "")
     policy = (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
