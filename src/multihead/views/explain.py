@@ -20,6 +20,7 @@ from .walk import Walk
 WIDTH = 80  # columns of a whole page
 MOST_HEADS = 8  # of maps and lists
 MOST = 16  # words of a map, lines and columns of a picture
+RANDOM = "Random weights, so these patterns mean nothing."
 
 
 def explain(walk: Walk, console: Console, *, costs: bool = True) -> None:
@@ -49,7 +50,7 @@ def opening(sheet: Sheet[Walk]) -> None:
         "model cuts finer. No position is added: equal words are equal vectors."
     )
     console.print()
-    follow = f"Follow one word, {sheet.word}, through head 0."
+    follow = f"Follow one word, {sheet.word}, through {sheet.through}."
     sheet.say(f"{follow} {some(sheet.shown, len(walk.words), 'words')}".rstrip())
 
 
@@ -167,14 +168,14 @@ def softmax(sheet: Sheet[Walk]) -> None:
     sheet.console.print()
     sheet.say(legend(), "dim")
     cut = f"{some(rows, len(walk.words), 'words')} {some(heads, walk.heads, 'heads')}".strip()
-    sheet.say(f"Random weights, so these patterns mean nothing. {cut}".strip(), "dim")
+    sheet.say(f"{RANDOM} {cut}".strip(), "dim")
 
 
 def weigh(sheet: Sheet[Walk]) -> None:
     walk, i = sheet.walk, sheet.follow
     sheet.step(
         f"{shape(walk.steps.weights)} · {shape(walk.value)} → {shape(walk.steps.out)}",
-        f"What head 0 finds for {sheet.word}: every value times its weight, added up.",
+        f"What {sheet.through} finds for {sheet.word}: every value times its weight, added up.",
         "dot(weights, column) in scalar, weights @ value in split",
     )
     weights = walk.steps.weights[0, i]

@@ -32,6 +32,7 @@ class Sheet(Generic[W]):
     def __init__(self, walk: W, console: Console) -> None:
         self.walk, self.console = walk, console
         self.number, self.name = 0, ""
+        self.through = "head 0"  # where the word is followed, in a walk of several heads
         # As many words as a row of numbers holds, and one of them in the middle: it has something
         # to look back at, and something ahead that a mask can hide.
         self.shown = min(len(walk.words), max(1, (console.width - LABEL - 2) // COLUMN))
