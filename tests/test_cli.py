@@ -49,7 +49,16 @@ def test_help_names_every_command(arguments):
 def test_help_of_explain_names_its_options():
     result = call("explain", "--help")
     assert result.exit_code == 0
-    for option in ("TEXT", "--heads", "--dims", "--seed", "--no-mask", "--no-costs", "--model"):
+    for option in (
+        "TEXT",
+        "--heads",
+        "--dims",
+        "--seed",
+        "--no-mask",
+        "--no-costs",
+        "--model",
+        "--page",
+    ):
         assert option in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 

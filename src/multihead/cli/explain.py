@@ -1,5 +1,6 @@
 """`multihead explain`: a sentence through attention, on random weights or through a real head."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from .errors import fail
@@ -8,6 +9,10 @@ from .progress import telling
 if TYPE_CHECKING:
     import typer
     from rich.console import Console
+
+    from ..views.followed import Followed
+    from ..views.walk import Walk
+
 
 SENTENCE = "The cat that I saw yesterday ran away"
 DRAWN = ("heads", "dims", "seed", "no_mask")  # what shapes a random layer
@@ -44,6 +49,10 @@ def add_explain(app: "typer.Typer") -> None:
         head: Annotated[
             int | None, typer.Option(metavar="N", help="With --model: which head.")
         ] = None,
+        page: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Write a page that plays the walk."),
+        ] = None,
     ) -> None:
         """Walk a sentence through attention, step by step.
 
@@ -51,13 +60,14 @@ def add_explain(app: "typer.Typer") -> None:
         head, narrow heads and full-width heads cost. The weights are random: they show how
         attention works, and where a head looks means nothing. With --model the weights are
         learnt, and one head is followed: the one that reads most of the token before, unless
-        --layer and --head choose.
+        --layer and --head choose. With --page the walk is one HTML file, to be opened in any
+        browser and played step by step; the costs are left to the terminal.
         """
         sentence = SENTENCE if not text else " ".join(text)
         try:
             if model is not None:
                 _no_drawn(context)
-                _real(sentence, model, layer, head)
+                _real(sentence, model, layer, head, page)
                 return
             if layer is not None or head is not None:
                 raise ValueError("--layer and --head choose in a real model; give --model smollm2.")
@@ -65,6 +75,9 @@ def add_explain(app: "typer.Typer") -> None:
             from ..views.walk import walk
 
             seen = walk(sentence, heads=heads, dims=dims, seed=seed, masked=not no_mask)
+            if page is not None:
+                _write(page, seen)
+                return
         except (ValueError, ImportError, RuntimeError) as error:
             fail("explain", error, len(sentence))
         explain(seen, _page(), costs=not no_costs)
@@ -80,7 +93,7 @@ def _no_drawn(context: "typer.Context") -> None:
             )
 
 
-def _real(text: str, name: str, layer: int | None, head: int | None) -> None:
+def _real(text: str, name: str, layer: int | None, head: int | None, page: Path | None) -> None:
     from ..sources import load_model
     from ..views.followed import check_sentence
     from ..views.real import explain_head, follow
@@ -90,7 +103,21 @@ def _real(text: str, name: str, layer: int | None, head: int | None) -> None:
         model, tokenizer = load_model(name, progress=tell)
         tell("Recording the sentence", None)
         seen = follow(model, tokenizer, text, layer=layer, head=head)
+    if page is not None:
+        _write(page, seen)
+        return
     explain_head(seen, _page())
+
+
+def _write(path: Path, seen: "Walk | Followed") -> None:
+    import typer
+
+    from ..views.files import put
+    from ..views.page.walked import walk_page
+
+    content = walk_page(seen).encode("utf-8", "replace")
+    put(path, content, other="another file with --page")
+    typer.echo(f"{path} ({len(content) / 1000:.0f} kB) plays the walk; open it in a browser.")
 
 
 def _page() -> "Console":
