@@ -54,7 +54,7 @@ export function Grid({ name, title = name, note = "", dot = null, rows, columns,
         ${bands.map((h) => html`<th colspan=${each} style=${`background:${headColour(h)}`}></th>`)}</tr>`}</thead>
     <tbody>${values.map((row, r) => html`<tr class=${`${r === follow ? "followed" : ""} ${along === "rows" && starts(r) && r > 0 ? "cut" : ""}`}
         onClick=${pick && (() => pick(r))}>
-      <th scope="row" class=${labels ? "label" : "none"} style=${bands && along === "rows" ? `background:${headColour(bands[Math.floor(r / each)])};width:4px` : ""}>
+      <th scope="row" class=${labels ? `label ${cell < 8 ? "tiny" : ""}` : "none"} style=${bands && along === "rows" ? `background:${headColour(bands[Math.floor(r / each)])};width:4px` : ""}>
         <span class=${labels ? "" : "unseen"}>${rows[r]}</span></th>
       ${row.map((value, c) => html`<td data-r=${r} data-c=${c}
         class=${`${there(r, c) ? "" : "later"} ${value === null ? "hid" : ""} ${along === "columns" && starts(c) && c > 0 ? "cut" : ""}`}

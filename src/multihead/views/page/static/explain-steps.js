@@ -61,8 +61,9 @@ function Row({ walk, lines, beat, follow }) {
 
 /** The maps of all heads: queries down, keys across. */
 function Maps({ walk, values, colour, follow, head, pick, unit, beat = Infinity, less = 0, what }) {
-  const { heads, words } = walk, n = words.length, across = Math.min(heads.length, 4), down = Math.ceil(heads.length / across);
-  const cell = fitting(n, n, (room.wide - 110 - 30 * across) / across, (room.high - 100 - less) / down - 48, 34);
+  const { heads, words } = walk, n = words.length;
+  const size = (across) => fitting(n, n, (room.wide - 110 - 30 * across) / across, (room.high - 100 - less) / Math.ceil(heads.length / across) - 48, 34);
+  const across = [Math.min(4, heads.length), heads.length].reduce((a, b) => (size(b) > size(a) ? b : a)), cell = size(across);
   return html`<div class="maps" style=${`--across:${across}`}>${heads.map((h, at) => html`<div class=${at === head ? "here" : ""}><${Grid} name=${`${what}, head ${h}`} title=${`head ${h}`} dot=${h} rows=${words} columns=${words} values=${values[at]} colour=${colour(h)} cell=${cell} labels=${at % across === 0} unit=${unit}
       letters=${cell > 9 ? words.map((w) => [...w.replace(/^[·⏎]+(?=.)/, "")][0]) : null} follow=${at === head ? follow : -1} pick=${(i) => pick(i, at)}
       there=${(r, c) => at !== head || r !== follow || c < beat} /></div>`)}</div>`;
