@@ -27,7 +27,7 @@ types: $(READY) ## basedpyright
 
 pytest: $(READY) ## tests and doctests; ARGS="-k mask" to choose
 	@echo "── pytest"
-	@$(BIN)/python -m pytest -q --durations=5 $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 $(ARGS)
 
 format: $(READY) ## rewrite the code as ruff likes it
 	@$(BIN)/ruff check --fix
