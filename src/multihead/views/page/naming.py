@@ -22,7 +22,7 @@ from ...patterns import Name, Verdict
 from ...sources import SOURCES, cache_folder
 from ..files import plain, put
 
-_FORMAT = 1  # of what is kept; another one is found anew
+_FORMAT = 2  # of what is kept: one more when patterns/ measures otherwise
 
 
 class Naming:

@@ -15,6 +15,7 @@ from .labels import texts_of
 from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
 
 THUMB = 32  # cells of a thumbnail
+STRIPS = ("entropy", "distance", "received")  # numbers a token, along the text
 _LINKS = 8  # told of a row or a column
 _NOT_SHOWN = ("layer", "name", "head")
 
@@ -98,18 +99,14 @@ class Shown:
 
     # ── one head
 
-    def head(self, which: Map) -> dict[str, Any]:
-        """Strips along the text, sinks, ranges, and what each head of the layer moves."""
+    def head(self, which: Map, strips: tuple[str, ...] = STRIPS) -> dict[str, Any]:
+        """Strips along the text, sinks, and what each head of the layer moves."""
         layer = self.layer(which)
         pick = (which.batch, which.head)
-        strips = {
-            key: numbers(layer[key][pick], 5)
-            for key, kind in layer.kinds.items()
-            if kind in ("row", "key") and layer[key].ndim == 3
-        }
         keys = self.sinks(layer, which.head, which.batch)
         return {
-            "layer": which.layer, "head": which.head, "name": layer.name, "strips": strips,
+            "layer": which.layer, "head": which.head, "name": layer.name,
+            "strips": {key: numbers(layer[key][pick], 5) for key in strips if key in layer.kinds},
             "sinks": list(keys),
             "hidden": _number(self._hidden(layer, which.head, which.batch, keys), 4),
             "norm_found": layer.output_norm() is not None,

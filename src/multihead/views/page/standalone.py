@@ -56,11 +56,12 @@ def standalone(
     for layer in layers:
         pooled = _pooled(shown, layer, batch, factor)
         for head in range(layer.heads):
-            told, name = shown.head(Map(layer.index, head, batch)), f"{layer.index}.{head}"
-            if name not in file["exact"]:
-                told["strips"] = {}
+            which, name = Map(layer.index, head, batch), f"{layer.index}.{head}"
+            if name in file["exact"]:
+                file["heads"][name] = shown.head(which)
+            else:
+                file["heads"][name] = shown.head(which, strips=())
                 file["pooled"][name] = pooled[head]
-            file["heads"][name] = told
     if file["names"]["state"] == "running":  # nobody will tell more
         file["names"] |= {"state": "done", "message": ""}
     data = json.dumps(plain(file), ensure_ascii=False, separators=(",", ":"))
