@@ -139,9 +139,7 @@ def test_the_command_writes_the_file_and_says_where(tmp_path):
 
 def test_the_command_writes_the_page_of_a_real_head(tmp_path, tiny):
     path = tmp_path / "head.html"
-    result = call(
-        "explain", WORDS[0], WORDS[1], "--model", tiny, "--head", "1", "--page", str(path)
-    )
+    result = call("explain", *WORDS[:4], "--model", tiny, "--head", "1", "--page", str(path))
     assert result.exit_code == 0, result.output
     assert carried(path.read_text("utf-8"))["heads"] == [1]
 
