@@ -178,6 +178,9 @@ def inputs(kind, batch=BATCH, tokens=TOKENS):
 def maps(model, **given):
     """The model's own weights, (batch, heads, query, key) each, in the order of its layers."""
     model.set_attn_implementation("eager")
+    for part in model.modules():
+        if hasattr(part, "config"):  # some versions leave the copies of an encoder as they are
+            part.config._attn_implementation = "eager"
     with torch.no_grad():
         out = model(**given, output_attentions=True)
     if hasattr(out, "vision_model_output"):

@@ -31,7 +31,7 @@ class Shown:
     # ── the whole
 
     def home(self, batch: int = 0) -> dict[str, Any]:
-        rec = self.rec
+        rec, heads = self.rec, self.heads(batch)
         texts, of_layer = texts_of(rec, batch)
         loss = None if rec.loss is None else numbers(rec.loss[batch], 4)
         return {
@@ -44,8 +44,8 @@ class Shown:
             "guesses": self.guesses is not None,
             "damaged": rec.damaged(),
             "layers": [_layer(layer, *of_layer[layer.index]) for layer in rec.layers],
-            "stats": [key for key in self.heads(batch)[0] if key not in ("layer", "head", "sinks")],
-            "heads": self.heads(batch),
+            "stats": [key for key in heads[0] if key not in ("layer", "head", "sinks")],
+            "heads": heads,
             "thumb": THUMB,
         }
 
