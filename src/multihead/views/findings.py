@@ -57,7 +57,7 @@ def _counts(report: Report) -> list[str]:
     return [
         f"{len(named)} of {many(every, 'head')} {'has' if len(named) == 1 else 'have'} a name: "
         f"{len(by['on cue'])} on cue (random tokens that come twice{_after(report)}), "
-        f"{len(by['at rest'])} at rest (this text).{beside}"
+        f"{len(by['at rest'])} at rest ({report.rest}).{beside}"
     ]
 
 

@@ -53,6 +53,7 @@ class Report:
     scores: list[dict[str, Any]] | None = None  # of every head in every pattern
     controlled: bool = False  # whether names were held against controls
     verdicts: list[Verdict] | None = None  # None: nothing was cut
+    rest: str = "this text"  # what heads were named on at rest
 
     @property
     def tokens(self) -> int:

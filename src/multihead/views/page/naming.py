@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -22,7 +23,9 @@ from ...patterns import Name, Verdict
 from ...sources import SOURCES, cache_folder
 from ..files import plain, put
 
-_FORMAT = 2  # of what is kept: one more when patterns/ measures otherwise
+_VERIFIED = 3  # names that hold, to be shown first
+_TRIES = 8  # names that are tried for them, at most
+_FORMAT = 3  # of what is kept: one more when patterns/ measures otherwise
 
 
 class Naming:
@@ -151,12 +154,12 @@ def find(model: str) -> None:
         "verdicts": None,
     }
     print(json.dumps(plain(told)), flush=True)
-    cued = [n for n in names if n.where == "on cue"]
-    best = [next((n for n in cued if n.pattern == pattern), None) for pattern in TRIED]
-    verdicts = verify(
-        seen, [name for name in best if name],
-        progress=lambda what, share: tell(f"Cutting links: {what}", 0.6 + 0.4 * share),
-    )  # fmt: skip
+    verdicts: list[Verdict] = []
+    for n, name in enumerate(_to_try([name for name in names if name.where == "on cue"], TRIED)):
+        if n >= len(TRIED) and sum(v.holds for v in verdicts) >= _VERIFIED:
+            break
+        tell(f"Cutting links: {name.layer}.{name.head} {name.pattern}", 0.6 + 0.4 * n / _TRIES)
+        verdicts += verify(seen, [name])
     told["verdicts"] = [dataclasses.asdict(v) for v in verdicts]
     place = _place(model)
     if place is not None:
@@ -164,6 +167,13 @@ def find(model: str) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             put(place, json.dumps(plain(told)).encode())
     print(json.dumps(plain(told)), flush=True)
+
+
+def _to_try(names: list[Name], patterns: tuple[str, ...]) -> list[Name]:
+    """The strongest of each pattern, then the next strongest, until enough were tried."""
+    by = [[name for name in names if name.pattern == pattern] for pattern in patterns]
+    rounds = itertools.zip_longest(*by)
+    return [name for some in rounds for name in some if name is not None][:_TRIES]
 
 
 def _scores(seen: Any) -> list[dict[str, Any]]:

@@ -112,7 +112,7 @@ class Session:
             )  # fmt: skip
             report = Report(
                 told, rec, habits(rec) if has else [], names=naming.names,
-                scores=None, controlled=True, verdicts=naming.verdicts,
+                scores=None, controlled=True, verdicts=naming.verdicts, rest="a story of ours",
             )  # fmt: skip
             said = findings(report)
             self._findings[key] = said if naming.names is not None else said[1:]
