@@ -128,6 +128,19 @@ def first_view(address: str, chromium: str) -> dict:
     return {"first_view_s": statistics.median(seconds), "weight_kB": sum(sizes.values()) / 1000}
 
 
+def time_cut(tokens: int) -> dict:
+    """Cut a head by the session, as a request does: the model runs once more on its text."""
+    model, tokenizer = mh.load_model("smollm2")
+    session = Session(model, tokenizer, "smollm2")
+    number = session.record(DEFAULT_TEXT, tokens, "the default text", lambda what, share: None)
+    seconds = []
+    for head in range(5):
+        begun = time.perf_counter()
+        session.cut(number, [(18, head)], None, "zero")
+        seconds.append(time.perf_counter() - begun)
+    return {"cut_s": statistics.median(seconds)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
@@ -138,7 +151,7 @@ def main() -> None:
         sys.exit("the first view is timed in a real browser: install chromium.")
     torch.set_num_threads(2)
     session, address = started(tokens)
-    found = {"tokens": tokens} | first_view(address, chromium)
+    found = {"tokens": tokens} | time_cut(512) | first_view(address, chromium)
     client = Client(address)
     found |= time_tiles(client, session, tokens, tiles)
     found |= memory(client, tokens, requests)

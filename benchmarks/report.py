@@ -11,7 +11,10 @@ from pathlib import Path
 
 from measure import RESULTS
 
-PAGES = [Path(__file__).parent.parent / name for name in ("docs/performance.md", "README.md")]
+PAGES = [
+    Path(__file__).parent.parent / name
+    for name in ("docs/performance.md", "docs/explorer.md", "README.md")
+]
 
 
 def attend(body: dict) -> str:
@@ -117,6 +120,23 @@ def record_bar(body: dict) -> str:
     return f"{ratios}; {most['more'] / 1e6:.0f} MB"
 
 
+def page(body: dict) -> str:
+    """How light the explorer is, beside its bars."""
+    first, _, last = body["resident_MB"]
+    rows = [
+        ("first view after the recording", f"{body['first_view_s']:.2f} s", "1.5 s"),
+        ("a tile, median, from a cold cache", f"{body['tile_median_ms']:.0f} ms", "50 ms"),
+        ("a tile, 95th percentile", f"{body['tile_95_ms']:.0f} ms", "150 ms"),
+        ("page weight, all that the first view fetches", f"{body['weight_kB']:.0f} kB", "600 kB"),
+        (
+            f"the server's memory after a tenth of {body['requests']:,} random tiles, and after all",
+            f"{first:,.0f} MB, {last:,.0f} MB", "flat",
+        ),
+        ("cut and see, 512 tokens", f"{body['cut_s']:.1f} s", "3 s"),
+    ]  # fmt: skip
+    return f"{_machine(body)}\n\n{_table('SmolLM2, 4,096 tokens | measured | bar', rows)}"
+
+
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
     rows = [
@@ -160,6 +180,7 @@ TABLES = {
     "observe_bar": ("observe", observe_bar),
     "record": ("record", record),
     "record_bar": ("record", record_bar),
+    "page": ("page", page),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),
