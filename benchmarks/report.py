@@ -129,7 +129,7 @@ def page(body: dict) -> str:
         ("a tile, 95th percentile", f"{body['tile_95_ms']:.0f} ms", "150 ms"),
         ("page weight, all that the first view fetches", f"{body['weight_kB']:.0f} kB", "600 kB"),
         (
-            f"the server's memory after a tenth of {body['requests']:,} random tiles, and after all",
+            f"the server's memory, a tenth into {body['requests']:,} random tiles and at their end",
             f"{first:,.0f} MB, {last:,.0f} MB", "flat",
         ),
         ("cut and see, 512 tokens", f"{body['cut_s']:.1f} s", "3 s"),
