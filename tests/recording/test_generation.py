@@ -206,3 +206,21 @@ def test_latent_queries_over_two_texts_are_two_texts(name):
     for found, text in zip(rec.texts, texts, strict=True):
         k = text.unflatten(-1, (2, 4)).transpose(1, 2)
         check_maps(found, found.layers, [(model.queries @ k.mT / 2).softmax(-1).detach()])
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_what_a_key_receives_on_average_is_over_all_rows(name):
+    """Rows of the prefill and of each step count alike: means are not added up."""
+    model = build(SEEN[name])
+    real = torch.arange(TOKENS) >= torch.tensor([[0], [4]])
+    with mh.record(model, stats=("received_mean",)) as rec:
+        generate(model, {**inputs("decoder"), "attention_mask": real.long()})
+    for layer in rec.layers:
+        assert len(layer.chunks) == 2
+        for batch in range(BATCH):
+            for head in range(layer.heads):
+                p = rec.weights(layer.index, head, batch=batch)
+                rows = layer.allowed(batch, head).sum(0).clamp(min=1)
+                torch.testing.assert_close(
+                    layer["received_mean"][batch, head], p.sum(0) / rows, rtol=0, atol=1e-5
+                )

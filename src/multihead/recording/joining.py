@@ -57,10 +57,8 @@ def _join(layer: Layer, run: list[int], n: int, taken: dict[str, Tensor]) -> Chu
         parts = [tensors[f"{i}.{name}"] for i in run]
         if name in ("sinks", "slopes", "offset"):
             taken[f"{n}.{name}"] = parts[0]
-        elif layer.kinds.get(name.removeprefix("stat.")) == "key":
-            taken[f"{n}.{name}"] = torch.stack(
-                [pad(p, (0, keys - p.shape[-1])) for p in parts]
-            ).sum(0)
+        elif layer.kinds.get(key := name.removeprefix("stat.")) == "key":
+            taken[f"{n}.{name}"] = layer.joined_by_key(key, run, parts)
         elif name == "bias":
             sizes = [(layer.chunks[i].rows, layer.chunks[i].keys) for i in run]
             parts = [p.expand(-1, -1, *size) for p, size in zip(parts, sizes, strict=True)]

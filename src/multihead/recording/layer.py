@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -87,9 +87,7 @@ class Layer:
             case "top":
                 return Top(*(torch.cat(some, dim=2) for some in zip(*parts, strict=True)))
             case "key":
-                longest = max(part.shape[-1] for part in parts)
-                pad = torch.nn.functional.pad
-                return torch.stack([pad(p, (0, longest - p.shape[-1])) for p in parts]).sum(0)
+                return self.joined_by_key(key, range(len(parts)), parts)
         if len(parts) > 1:
             raise ValueError(
                 f"{key} of {len(parts)} chunks is not one map; ask rec.heatmap, which joins them."
@@ -158,6 +156,34 @@ class Layer:
             return _seen_by_rule(chunk.mask, chunk.rows, chunk.keys, chunk.offset or 0)
         strips = range(0, self.queries, _STRIP)
         return torch.cat([self.allowed(batch, head, slice(r, r + _STRIP)).sum(1) for r in strips])
+
+    def joined_by_key(self, key: str, run: Iterable[int], parts: list[Tensor]) -> Tensor:
+        """One statistic of keys of some chunks: sums add; means count by the rows that may look."""
+        longest = max(part.shape[-1] for part in parts)
+
+        def total(some: Iterable[Tensor]) -> Tensor:
+            pad = torch.nn.functional.pad
+            return torch.stack([pad(p, (0, longest - p.shape[-1])) for p in some]).sum(0)
+
+        if key != "received_mean" or len(parts) == 1:
+            return total(parts)
+        rows = [self._seen_by(i).to(parts[0]) for i in run]
+        received = total(p * n for p, n in zip(parts, rows, strict=True))
+        return received / total(rows).clamp(min=1)
+
+    def _seen_by(self, i: int) -> Tensor:
+        """How many queries of chunk i may look at each key, (batch, heads, key)."""
+        asked, chunk = self.asked(i), self.chunks[i]
+        every, count = torch.arange(chunk.keys), torch.zeros(self.batch, self.heads, chunk.keys)
+        for rows in torch.arange(chunk.rows).split(_STRIP):
+            here = torch.ones(1, 1, len(rows), chunk.keys, dtype=torch.bool)
+            if asked["mask"] is not None:
+                here = here & asked["mask"].allows(rows, every, asked["offset"])
+            if isinstance(asked["bias"], Tensor):
+                bias = asked["bias"].expand(*asked["bias"].shape[:-2], chunk.rows, chunk.keys)
+                here = here & (bias[..., rows, :] > -torch.inf)
+            count += here.sum(-2)
+        return count
 
     def qk(self, i: int) -> tuple[Tensor, Tensor]:
         """The queries of chunk i and the keys they were over."""
