@@ -31,6 +31,7 @@ class Shown:
     # ── the whole
 
     def home(self, batch: int = 0) -> dict[str, Any]:
+        self._check_batch(batch)
         rec, heads = self.rec, self.heads(batch)
         texts, of_layer = texts_of(rec, batch)
         loss = None if rec.loss is None else numbers(rec.loss[batch], 4)
@@ -86,6 +87,7 @@ class Shown:
 
         Those that were recorded with a heat map of that size; else zeros, and none is made up.
         """
+        self._check_batch(batch)
         parts = []
         for layer in self.rec.layers:
             key = f"heatmap({THUMB})"
@@ -207,6 +209,10 @@ class Shown:
         if self.guesses is not None and batch == 0 and place < len(self.guesses):
             told["next"] = [[word, _number(p, 4)] for word, p in self.guesses[place]]
         return told
+
+    def _check_batch(self, batch: int) -> None:
+        most = min(layer.batch for layer in self.rec.layers)
+        _check(0 <= batch < most, "batch", f"0 to {most - 1}", batch)
 
     # ── what is kept
 
