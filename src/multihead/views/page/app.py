@@ -5,22 +5,21 @@ Work is done in threads, two at a time; a request whose asker has gone meanwhile
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
 import json
 import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.from_thread
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -48,6 +47,7 @@ Answer = Callable[[Session, Request], Any]
 def make_app(session: Session, token: str) -> Guard:
     """The application of one session, behind its guard."""
     limit = CapacityLimiter(_AT_ONCE)
+    model = asyncio.Lock()  # its runs take seconds, and must not keep maps from being drawn
 
     def json_route(path: str, answer: Answer) -> Route:
         async def respond(request: Request) -> Response:
@@ -74,12 +74,12 @@ def make_app(session: Session, token: str) -> Guard:
 
     async def cut_route(request: Request) -> Response:
         asked = cut_asked(await request.body())
-        found = await _work(request, limit, lambda: _json(session.cut(**asked)))
+        found = await _work(request, model, lambda: _json(session.cut(**asked)))
         return _gone() if found is None else _zipped(request, found, "application/json")
 
     async def record_route(request: Request) -> Response:
         text, tokens = text_asked(await request.body())
-        lines = _recorded(session, text, tokens)
+        lines = _recorded(session, model, text, tokens)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def export_route(request: Request) -> Response:
@@ -107,8 +107,12 @@ def make_app(session: Session, token: str) -> Guard:
         Route("/cut.json", cut_route, methods=["POST"]),
         Route("/record.ndjson", record_route, methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {ValueError: _refused, HTTPException: _not_here, Exception: _broken}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token)
+    handlers: dict[Any, Any] = {
+        ValueError: _refused, HTTPException: _not_here, ClientDisconnect: _left, Exception: _broken,
+    }  # fmt: skip
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # another address is another page, and there is none
+    return Guard(app, token)
 
 
 def _head(session: Session, request: Request) -> dict[str, Any]:
@@ -153,7 +157,9 @@ def _column(session: Session, request: Request) -> dict[str, Any]:
 # ── how it is answered
 
 
-async def _work(request: Request, limit: CapacityLimiter, work: Callable[[], Any]) -> Any:
+async def _work(
+    request: Request, limit: CapacityLimiter | asyncio.Lock, work: Callable[[], Any]
+) -> Any:
     """The result of some work in a thread; None where nobody waits for it any more."""
     async with limit:
         if await request.is_disconnected():
@@ -166,7 +172,9 @@ def _gone() -> Response:
 
 
 def _json(found: Any) -> bytes:
-    return json.dumps(plain(found), ensure_ascii=False, separators=(",", ":")).encode()
+    # Half a letter, as a recording may hold one, is no UTF-8.
+    told = json.dumps(plain(found), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return told.encode("utf-8", "replace")
 
 
 def _zipped(request: Request, body: bytes, kind: str) -> Response:
@@ -190,52 +198,68 @@ async def _static(request: Request) -> Response:
 _SAVE = {"content-disposition": 'attachment; filename="multihead.html"'}
 
 
-async def _recorded(session: Session, text: str, tokens: int) -> AsyncIterator[bytes]:
+class _LeftError(Exception):
+    """Whoever asked for a recording has gone."""
+
+
+async def _recorded(
+    session: Session, model: asyncio.Lock, text: str, tokens: int
+) -> AsyncIterator[bytes]:
     """Lines of JSON while a text is recorded: how far it is, then the id, or what went wrong."""
-    send, receive = anyio.create_memory_object_stream[dict[str, Any]](256)
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any]]()
+    left = threading.Event()
+
+    def say(said: dict[str, Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+            loop.call_soon_threadsafe(lines.put_nowait, said)
+
+    def tell(message: str, share: float | None) -> None:
+        if left.is_set():
+            raise _LeftError  # out of the model, at its next layer
+        say({"message": message, "share": share})
 
     def work() -> None:
-        said = threading.local()
-
-        def tell(message: str, share: float | None) -> None:
-            said.last = message
-            anyio.from_thread.run_sync(_offer, send, {"message": message, "share": share})
-
         try:
-            number = session.record(text, tokens, "a text typed in", tell, typed=True)
-            last: dict[str, Any] = {"recording": number}
+            last = {"recording": session.record(text, tokens, "a text typed in", tell, typed=True)}
+        except _LeftError:
+            return
         except ValueError as error:
             last = {"error": str(error)}
         except Exception:
             _log.exception("a recording went wrong")
             last = {"error": "the recording went wrong; the terminal says more."}
-        anyio.from_thread.run_sync(_offer, send, last)
-        anyio.from_thread.run_sync(send.close)
+        say(last)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(to_thread.run_sync, work, abandon_on_cancel=True))
-        async for said in receive:
-            yield _json(said) + b"\n"
-
-
-def _offer(send: Any, said: dict[str, Any]) -> None:
-    try:
-        send.send_nowait(said)
-    except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # nobody reads any more
+    async with model:  # waits in line; one who leaves the line is never begun
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            said: dict[str, Any] = {}
+            while not said.keys() & {"recording", "error"}:
+                said = await lines.get()
+                yield _json(said) + b"\n"
+        finally:
+            left.set()
 
 
 # ── what goes wrong
 
 
 async def _refused(request: Request, error: Exception) -> Response:
+    if "endpoint" not in request.scope:  # Python's own, on a number in the address
+        return _error(400, "a number in this address is too long.")
     return _error(400, str(error))
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     said = {404: "there is no such page here.", 405: "this address cannot be asked like that."}
-    return _error(status, said.get(status, str(getattr(error, "detail", error))))
+    answer = _error(status, said.get(status, str(getattr(error, "detail", error))))
+    answer.headers.update(getattr(error, "headers", None) or {})  # which methods may be used
+    return answer
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return _gone()  # who asked went in the middle of it
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ def whole(request: Request, name: str, default: int) -> int:
     given = request.query_params.get(name)
     if given is None:
         return default
-    if not given.isdecimal() or len(given) > 9:
+    if not (given.isascii() and given.isdecimal() and len(given) <= 9):
         raise ValueError(f"{name} must be a whole number, but {given[:40]!r} came.")
     return int(given)
 
@@ -48,7 +48,8 @@ def place(text: str) -> list[tuple[int, int]]:
     found = []
     for part in text.split(",") if text else []:
         layer, dot, head = part.partition(".")
-        if not (dot and layer.isdecimal() and head.isdecimal() and len(part) < 12):
+        number = part.isascii() and layer.isdecimal() and head.isdecimal() and len(part) < 12
+        if not (dot and number):
             raise ValueError(f"heads are given as 18.6,16.0, but {text[:40]!r} came.")
         found.append((int(layer), int(head)))
     return found

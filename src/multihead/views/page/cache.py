@@ -37,8 +37,9 @@ class Cache:
 
     def _put(self, key: Hashable, value: Any, size: int) -> None:
         with self._lock:
+            _, before = self._values.pop(key, (None, 0))  # two may have made it after all
             self._values[key] = (value, size)
-            self.held += size
+            self.held += size - before
             while self.held > self.most and len(self._values) > 1:
                 _, (_, old) = self._values.popitem(last=False)
                 self.held -= old

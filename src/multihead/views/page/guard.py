@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST = 2 * 2**20  # bytes of a body
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_NAME = re.compile(r"(\[[0-9a-f:]+\]|[^:]+)(:[0-9]{1,5})?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 HEADERS = {
     "content-security-policy": (
@@ -32,8 +36,7 @@ HEADERS = {
 }
 
 
-class TooLargeError(Exception):
-    """A body beyond the bound."""
+_TOO_LARGE = f"a request may have {MOST:,} bytes; send less."
 
 
 class Guard:
@@ -54,41 +57,33 @@ class Guard:
         if wrong is not None:
             await _answer(send, *wrong)
             return
-        begun = False
 
         async def guarded(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 ours = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *ours]}
             await send(message)
 
-        try:
-            await self.app(scope, _bounded(receive), guarded)
-        except TooLargeError:
-            if not begun:
-                await _answer(send, 413, f"a request may have {MOST:,} bytes; send less.")
+        await self.app(scope, _bounded(receive), guarded)
 
     def _wrong(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the reason of a refusal, or None."""
         host = headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if name not in self.hosts:
+        name = _NAME.fullmatch(host)
+        if name is None or name[1] not in self.hosts:
             return 403, f"the Host must be one of {', '.join(self.hosts)}."
         acts = scope["method"] not in ("GET", "HEAD")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
             return 403, "another site may not ask here."
-        if acts and (
-            origin is None or headers.get("sec-fetch-site", "same-origin") != "same-origin"
-        ):
-            return 403, "only the page itself may act here."
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and acts:
+        site = headers.get("sec-fetch-site", "same-origin")
+        if acts and (origin is None or site != "same-origin"):
             return 403, "only the page itself may act here."
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST:
-            return 413, f"a request may have {MOST:,} bytes; send less."
+        if not _NUMBER.fullmatch(length) or int(length) > MOST:
+            return 413, _TOO_LARGE
+        if not scope["path"].isprintable():  # a line's end would be taken for the path's end
+            return 404, "there is no such page here."
         if scope["path"].startswith("/static/"):
             return None
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -109,7 +104,7 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         taken += len(message.get("body", b""))
         if taken > MOST:
-            raise TooLargeError
+            raise HTTPException(413, _TOO_LARGE)
         return message
 
     return bounded

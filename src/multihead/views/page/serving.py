@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 from .app import make_app
+from .connection import Connection
 from .session import Session
 
 HOST, PORT = "127.0.0.1", 8080
@@ -18,17 +19,19 @@ HOST, PORT = "127.0.0.1", 8080
 
 def free_socket(port: int | None) -> tuple[socket.socket, bool]:
     """A socket on this machine alone, at the port asked for, or at a free one if that is taken."""
-    for tried in (PORT if port is None else port, 0):
+    wanted = PORT if port is None else port
+    for tried in (wanted, 0):
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((HOST, tried))
+            made.listen(128)  # two that bind may both succeed; to listen, only one does
         except (OSError, OverflowError):
             made.close()
             if tried == 0:
                 raise
         else:
-            return made, tried != 0
+            return made, tried == wanted
     raise AssertionError
 
 
@@ -42,16 +45,25 @@ class _Server(uvicorn.Server):
         self.opened()
 
 
-def serve(session: Session, made: socket.socket, opened: Callable[[str], None]) -> None:
-    """Answer until Ctrl-C; `opened` is told the address once it can be asked."""
+def make_server(
+    session: Session, made: socket.socket, opened: Callable[[str], None]
+) -> tuple[uvicorn.Server, str]:
+    """A server that can be run, and its address; `opened` is told it once it can be asked."""
     token = secrets.token_urlsafe(24)
     config = uvicorn.Config(
-        make_app(session, token), log_level="error", access_log=False, lifespan="off",
+        make_app(session, token), log_level="critical", access_log=False, lifespan="off",
         timeout_graceful_shutdown=0, server_header=False, h11_max_incomplete_event_size=64 * 1024,
+        http=Connection, ws="none", loop="asyncio",
     )  # fmt: skip
     server = _Server(config)
     address = f"http://{HOST}:{made.getsockname()[1]}/?token={token}"
     server.opened = lambda: opened(address)
+    return server, address
+
+
+def serve(session: Session, made: socket.socket, opened: Callable[[str], None]) -> None:
+    """Answer until Ctrl-C; `opened` is told the address once it can be asked."""
+    server, _ = make_server(session, made, opened)
     try:
         server.run(sockets=[made])
     finally:

@@ -65,7 +65,10 @@ class Session:
 
     def _forget(self, number: str) -> None:
         shown = self.shown.pop(number, None)
-        self._cache.drop(lambda key: isinstance(key, tuple) and key[0] == id(shown))
+        if shown is not None:
+            self._cache.drop(lambda key: isinstance(key, tuple) and key[0] == shown.serial)
+        for key in [key for key in [*self._findings] if key[0] == number]:
+            self._findings.pop(key, None)
 
     def about(self) -> dict[str, Any]:
         """The model's line, for whoever shows it: what it is, and that it was quantised."""
@@ -74,10 +77,11 @@ class Session:
         return {"model": about(self.model) if self.model is not None else ""}
 
     def of(self, number: str) -> Shown:
-        if number not in self.shown:
-            known = ", ".join(self.shown)
-            raise ValueError(f"there is no recording {number!r}; choose one of {known}.")
-        return self.shown[number]
+        shown = self.shown.get(number)
+        if shown is None:
+            known = ", ".join([*self.shown])
+            raise ValueError(f"there is no recording {number[:40]!r}; choose one of {known}.")
+        return shown
 
     # ── what is asked
 
@@ -86,7 +90,7 @@ class Session:
         told = shown.home(batch)
         told |= {
             "recording": number,
-            "recordings": [{"id": i, "label": s.label} for i, s in self.shown.items()],
+            "recordings": [{"id": i, "label": s.label} for i, s in [*self.shown.items()]],
             "can_run": self.model is not None and shown.rec.ids is not None,
             "can_cut": self.model is not None and shown.rec.ids is not None,
         }
@@ -126,6 +130,12 @@ class Session:
         if self.model is None or shown.rec.ids is None:
             raise ValueError("nothing can be cut without the model; start look with --model.")
         ids = torch.as_tensor(shown.rec.ids)[0]
+        known = self.model.config.get_text_config().vocab_size
+        if int(ids.max()) >= known:
+            raise ValueError(
+                f"this text has token {int(ids.max())}, and the model knows {known:,}: it was "
+                "recorded from another one; start look with that --model."
+            )
         with self._model_lock:
             seen = cut_and_see(self.model, self.tokenizer, ids, heads, lasso, by)
         before = shown.rec.loss

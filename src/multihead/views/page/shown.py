@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -18,6 +19,7 @@ THUMB = 32  # cells of a thumbnail
 STRIPS = ("entropy", "distance", "received")  # numbers a token, along the text
 _LINKS = 8  # told of a row or a column
 _NOT_SHOWN = ("layer", "name", "head")
+_SERIALS = itertools.count()
 
 
 class Shown:
@@ -25,6 +27,7 @@ class Shown:
 
     def __init__(self, rec: Recording, label: str, cache: Cache, about: dict[str, Any]) -> None:
         self.rec, self.label, self.cache, self.about = rec, label, cache, about
+        self.serial = next(_SERIALS)  # in the cache; an id() would come again
         self.guesses: list[list[tuple[str, float]]] | None = None  # of each token's next
         self._heads: list[dict[str, Any]] | None = None
 
@@ -224,7 +227,9 @@ class Shown:
         return layer
 
     def pyramid(self, which: Map) -> Pyramid:
-        return self.cache.get((id(self), which), lambda: build(self.rec, which), lambda p: p.nbytes)
+        return self.cache.get(
+            (self.serial, which), lambda: build(self.rec, which), lambda p: p.nbytes
+        )
 
 
 def _by(which: Map) -> str:

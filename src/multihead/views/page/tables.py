@@ -26,7 +26,8 @@ def heads_csv(session: Session, number: str) -> str:
         }
         rows.append(row | {key: value[0] for key, value in scored.get(at, {}).items()})
     file = io.StringIO()
-    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    every = dict.fromkeys(key for row in rows for key in row)  # a head may lack what others have
+    table = csv.DictWriter(file, list(every), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return file.getvalue()
