@@ -5,6 +5,7 @@ import math
 
 import torch
 from architectures import SEEN, build
+from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import multihead as mh
@@ -93,8 +94,11 @@ def case(name):
 
 def pooled(plane, factor, join):
     """One number of each factor × factor weights; the last cells have fewer."""
-    rows = [join(strip, 0) for strip in plane.split(factor, 0)]
-    return torch.stack([join(part, 1) for part in torch.stack(rows).split(factor, 1)], 1)
+    more = [-n % factor for n in plane.shape]
+    cells = (
+        pad(plane, (0, more[1], 0, more[0])).unflatten(1, (-1, factor)).unflatten(0, (-1, factor))
+    )
+    return join(cells, (1, 3))
 
 
 def by_hand(rec, which, allowed, factor, pool):

@@ -47,7 +47,7 @@ class Naming:
         # -m with the module's own name: a process of its own leaves the page's model alone.
         command = [sys.executable, "-m", __name__, model]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, start_new_session=True,
         )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()
@@ -55,17 +55,23 @@ class Naming:
     def take_kept(self, model: str) -> bool:
         """Take what the cache has of this model, if it has it."""
         kept = _kept(model)
-        if kept is not None:
+        if kept is None:
+            return False
+        try:
             self._take(kept)
-            self.state = "done"
-        return kept is not None
+        except (KeyError, TypeError, AttributeError):  # another version's, or damaged
+            self.names, self.scores, self.verdicts = None, [], None
+            return False
+        self.state = "done"
+        return True
 
     def _listen(self) -> None:
         process = self._process
         assert process is not None
         assert process.stdout is not None
         for line in process.stdout:
-            with contextlib.suppress(ValueError):
+            # A library may print there too.
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 said = json.loads(line)
                 if "names" in said:
                     self._take(said)
@@ -190,7 +196,14 @@ def _scores(seen: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _end_with_the_page() -> None:
+    """Nobody writes to us: our input ends when the page's process does, however that ended."""
+    os.read(0, 1)  # and not sys.stdin, whose lock would be held at our own end
+    os._exit(1)
+
+
 def main() -> None:
+    threading.Thread(target=_end_with_the_page, daemon=True).start()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)  # the page comes first
     try:

@@ -1,0 +1,150 @@
+"""Many askers at once, junk, half-open connections, a busy port: the explorer's server goes on."""
+
+import contextlib
+import gc
+import random
+import resource
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from multihead.views.page import connection
+from multihead.views.page.cache import Cache
+from multihead.views.page.serving import free_socket
+
+
+def answers(served):
+    assert served.ask("/home.json")[0] == 200
+    assert served.ask("/tile/1/1/1/0/0.bin")[0] == 200
+
+
+# ---- load and junk
+
+
+def test_fifty_askers_at_once(served):
+    chance = random.Random(1)
+    paths = [
+        f"/tile/{chance.randrange(3)}/{chance.randrange(4)}/{chance.choice([1, 1, 2])}/0/0.bin"
+        f"?by={chance.choice(['weight', 'norm', 'uniform'])}&pool={chance.choice(['largest', 'mean'])}"
+        for _ in range(600)
+    ]
+    with ThreadPoolExecutor(50) as pool:
+        found = [*pool.map(lambda path: served.ask(path)[0], paths)]
+    good = [p.startswith(("/tile/0", "/tile/1")) and "/3/" not in p[6:11] and "/2/0/0" not in p for p in paths]  # fmt: skip
+    assert found == [200 if one else 400 for one in good]
+    answers(served)
+
+
+def test_half_open_connections_and_slow_ones(served, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    with contextlib.ExitStack() as every:
+        silent = [every.enter_context(served.connection(3)) for _ in range(100)]
+        for one in silent[:50]:
+            one.sendall(b"GET /home.json HT")
+        halves = [every.enter_context(served.connection(3)) for _ in range(20)]
+        head = f"POST /cut.json HTTP/1.1\r\nHost: {served.host}\r\nOrigin: http://{served.host}\r\n"
+        for one in halves:  # a body that never comes whole
+            one.sendall(
+                f"{head}x-multihead-token: {served.token}\r\nContent-Length: 99\r\n\r\n{{".encode()
+            )
+        for _ in range(4):
+            silent[0].sendall(b"x")
+            time.sleep(0.05)
+        answers(served)
+        for one in silent:  # given up
+            with contextlib.suppress(ConnectionError):
+                assert one.recv(100) == b""
+    answers(served)
+
+
+JUNK = [
+    b"\x00" * 1000, b"\xff" * 70_000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 5000,
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nA: " + b"b" * 200_000,
+    b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", b"A" * 300_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET http://evil.com/ HTTP/1.1\r\nHost: evil.com\r\nConnection: close\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"CONNECT evil.com:443 HTTP/1.1\r\nHost: evil.com\r\nConnection: close\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", JUNK, ids=range(len(JUNK)))
+def test_junk_is_told_so_or_left(served, sent, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.3)
+    found = served.raw(sent, wait=1)
+    assert not found or found.split(b" ")[1] in (b"400", b"403", b"404", b"405", b"413")
+    assert b"Traceback" not in found
+    answers(served)
+
+
+def test_junk_in_the_middle_of_a_request_is_no_noise(served, capfd):
+    head = f"POST /cut.json HTTP/1.1\r\nHost: {served.host}\r\nOrigin: http://{served.host}\r\n"
+    head += f"x-multihead-token: {served.token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for body in (b"5\r\n{", b"5\r\nabcdefg", b"zz\r\n\r\n"):
+        with served.connection() as one:
+            one.sendall(head.encode() + body)
+            time.sleep(0.05)
+    answers(served)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_memory_stays_where_it_is(served):
+    def ask(n):
+        by = ("weight", "norm", "uniform")[n % 3]
+        assert served.ask(f"/range/{n % 2}/{n % 3}.json?by={by}")[0] == 200
+
+    for n in range(100):
+        ask(n)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    threads = threading.active_count()
+    for n in range(600):
+        ask(n)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024  # kB
+    assert threading.active_count() <= threads + 2
+
+
+def test_the_cache_is_bounded_and_makes_a_value_once():
+    cache, made, lock = Cache(100), [], threading.Lock()
+
+    def make(key):
+        with lock:
+            made.append(key)
+        time.sleep(0.002)
+        return key
+
+    def ask(key):
+        assert cache.get(key, lambda: make(key), lambda _: 30) == key
+
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(ask, [1] * 40)]
+        assert made == [1]
+        chance = random.Random(2)
+        [*pool.map(ask, [chance.randrange(9) for _ in range(400)])]
+    assert cache.held == 30 * len(cache._values) <= 100
+    assert not cache._making
+    with pytest.raises(ZeroDivisionError):
+        cache.get("bad", lambda: 1 / 0, lambda _: 1)
+    assert (
+        cache.get("bad", lambda: 7, lambda _: 1000) == 7
+    )  # one that is too large alone is kept alone
+    assert cache.held == 1000
+    cache.drop(lambda key: key == "bad")
+    assert (cache.held, not cache._values) == (0, True)
+
+
+# ---- ports
+
+
+def test_a_busy_port_gives_a_free_one():
+    taken, as_asked = free_socket(0)
+    assert as_asked
+    port = taken.getsockname()[1]
+    other, as_asked = free_socket(port)
+    assert not as_asked
+    assert other.getsockname()[1] not in (0, port)
+    assert other.getsockname()[0] == "127.0.0.1"
+    for one in (taken, other):
+        one.close()
