@@ -11,10 +11,7 @@ from pathlib import Path
 
 from measure import RESULTS
 
-PAGES = [
-    Path(__file__).parent.parent / name
-    for name in ("docs/performance.md", "docs/explorer.md", "README.md")
-]
+PAGES = [Path(__file__).parent.parent / name for name in ("docs/performance.md", "README.md")]
 
 
 def attend(body: dict) -> str:
