@@ -7,6 +7,7 @@ from architectures import BATCH, SEEN, TOKENS, build, inputs
 from dense_maps import check_maps
 
 import multihead as mh
+from multihead.recording.growing import Growing
 
 STEPS = 7
 CASES = [
@@ -139,6 +140,40 @@ def test_beams(name):
             rows = rec.weights(layer.index, 1, batch=batch)
             torch.testing.assert_close(rows.sum(-1), torch.ones(layer.queries))
             torch.testing.assert_close(layer["peak"][batch, 1], rows.amax(-1))
+
+
+def test_beams_over_a_cache_that_slides():
+    """What was dropped in front stays counted, and no row has a text of its own."""
+    model, given = build(SEEN["mistral"]), inputs("decoder")
+    with torch.no_grad(), mh.record(model) as rec:
+        generate(model, given, num_beams=3)
+    window = model.config.sliding_window
+    assert (rec.ids, rec.loss, rec.about["reordered"]) == (None, None, True)
+    for layer in rec.layers:
+        assert layer.queries == layer.keys == layer["received"].shape[-1]
+        for batch in range(layer.batch):
+            rows = rec.weights(layer.index, 1, batch=batch)
+            torch.testing.assert_close(rows.sum(-1), torch.ones(layer.queries))
+            apart = torch.arange(layer.queries)[:, None] - torch.arange(layer.keys)
+            assert not rows[(apart < 0) | (apart >= window)].any()
+            assert not layer["first"][batch, :, window:].any()
+
+
+def test_what_is_held_is_counted_as_it_comes(monkeypatch):
+    """Not anew over all pieces at each step, which would be quadratic in the steps."""
+    model, given, add, told = build(SEEN["mistral"]), inputs("decoder"), Growing.add, []
+
+    def counted(self, *args):
+        before = self.bytes
+        add(self, *args)
+        told.append((self.bytes, sum(t.nbytes for t in self._held().values())))
+        assert self.added == self.bytes - before > 0
+
+    monkeypatch.setattr(Growing, "add", counted)
+    with torch.no_grad(), mh.record(model):
+        generate(model, given)
+    assert len(told) > 2 * STEPS - 2
+    assert all(kept == held for kept, held in told)
 
 
 def test_a_step_of_beams_is_over_the_keys_of_its_own_past():

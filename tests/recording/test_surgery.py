@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import SEEN, build
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    StaticCache,
+)
 
 import multihead as mh
 
@@ -204,3 +212,24 @@ def test_a_mean_over_a_single_step_is_refused():
     model = One()
     with pytest.raises(ValueError, match="needs other rows"), mh.ablate(model, [(0, 0)], by="mean"):
         model(torch.randn(1, 1, 4))
+
+
+@pytest.mark.parametrize(
+    "links", [mh.prefix(1), mh.prefix(9), mh.offset(-2), mh.window(2)], ids=str
+)
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@torch.no_grad()
+def test_links_stand_where_they_stand_whatever_the_cache(name, kind, links):
+    """A cache that slides, or one of fixed length: the same as without any."""
+    model, ids = build(SEEN[name]), torch.randint(3, 23, (1, 13))
+    with mh.cut(model, [(0, 1)], links=links):
+        expected = model(ids).logits[:, -1]
+    fixed = {"max_cache_len": 21} if kind == "static" else {}
+    cache = (StaticCache if fixed else DynamicCache)(config=model.config, **fixed)
+    with mh.cut(model, [(0, 1)], links=links):
+        for part in ids.split([11, 1, 1], dim=1):
+            found = model(part, past_key_values=cache).logits[:, -1]
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    with mh.cut(model, [(0, 1)], links=links):  # another text, in the same with statement or not
+        torch.testing.assert_close(model(ids).logits[:, -1], expected)

@@ -153,15 +153,15 @@ class _Run:
 
     def _kept(self, layer: Growing) -> None:
         self._calls += 1
-        if self.progress is not None:
-            self.progress(self._calls)
-        self._since += layer.bytes
+        self._since += layer.added
         if self._since >= _TIDY:
             self._since = 0
             give_back_holes()
         if self._stream is not None:
             self._stream.kept(layer)
         self._spill(layer)
+        if self.progress is not None:
+            self.progress(self._calls)
 
     def _spill(self, layer: Growing) -> None:
         held = self.recorder.layers.values()
@@ -187,6 +187,10 @@ class _Run:
             self._text.real = next((r for r in map(_real, layers) if r is not None), None)
         if not self.inputs.losses.masked and self._sees_ahead():
             self._text.loss = None  # a model that sees the next token does not foretell it
+        if any(chunk.version for one in layers if not one.crosses for chunk in one.chunks):
+            # Beams: a row's past is another row's, so that no text is the tokens of one row.
+            self._text.ids = self._text.loss = None
+            self._text.about["reordered"] = True
         self._text.words = decode(self.tokenizer, self._text.ids)
         self._text.source_ids = self.inputs.source
         self._text.source_words = decode(self.tokenizer, self.inputs.source)

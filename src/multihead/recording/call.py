@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,27 @@ class Call:
 
     def replace(self, **changes: Any) -> Call:
         return dataclasses.replace(self, **changes)
+
+
+def crosses(place: Any, call: Call) -> bool:
+    """Whether the keys are of another text: as the call says, or as the layer's name does."""
+    if call.crosses is not None:
+        return call.crosses
+    return bool(re.search(r"cross|enc_?dec|encoder_attn", place.name, re.IGNORECASE))
+
+
+def last_seen(call: Call) -> int:
+    """How many keys there are up to the last that the last row may see."""
+    keys = call.key.shape[2]
+    if isinstance(call.offset, int):
+        return min(keys, call.offset + call.query.shape[2])
+    bits = call.mask.allowed if isinstance(call.mask, dense) else None
+    if bits is None and isinstance(call.bias, Tensor):
+        bits = ~forbids(call.bias)
+    if bits is None or bits.shape[-1] != keys or bits.ndim < 2:
+        return keys
+    seen = bits[..., -1, :].reshape(-1, keys).any(0).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else keys
 
 
 def forbids(bias: Tensor) -> Tensor:

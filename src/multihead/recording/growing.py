@@ -52,12 +52,9 @@ class Growing:
         self._pieces: dict[str, list[Tensor]] = {}
         self._on_disk: set[str] = set()
         self.changes = 0  # how often something came: a file of it may be older
+        self.bytes = 0  # how much it holds in memory
+        self.added = 0  # how much of that came with the last call
         self._fills = False  # whether new keys take empty places, and do not come behind
-
-    @property
-    def bytes(self) -> int:
-        """How much it holds in memory."""
-        return sum(t.nbytes for name, t in self._held().items() if name not in self._on_disk)
 
     def goes_on(self, problem: Problem, crosses: bool) -> bool:
         """Whether a call stands behind what was there, or looks at the same other text again."""
@@ -81,7 +78,7 @@ class Growing:
     def add(self, call: Related, lse: Tensor, found: dict[str, Any]) -> None:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
-        self.changes += 1
+        self.changes, before_bytes = self.changes + 1, self.bytes
         keys = _kept(problem.key[:, :, first:])  # a cache may be written to in place
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
@@ -102,7 +99,7 @@ class Growing:
         extras["query"] = problem.query if self.layer.has_qk else None
         for name, tensor in extras.items():
             if tensor is not None:
-                self.tensors[f"{i}.{name}"] = _kept(tensor)
+                self._put(f"{i}.{name}", tensor)
         for key, value in found.items():
             self._put_stat(f"{i}.stat.{key}", value)
         if self.layer.has_qk:
@@ -111,6 +108,7 @@ class Growing:
         self._append(f"value_norm.{version}", norms, new)
         # To compare the next call with: where that will be, on the device.
         self._last = keys if problem.key.device.type == "cpu" else problem.key[:, :, first:].clone()
+        self.added = self.bytes - before_bytes
 
     def add_output_norms(self, value: Tensor, new: Tensor, weight: Tensor) -> None:
         """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
@@ -147,6 +145,7 @@ class Growing:
         self._pieces, self._last = {}, None
         mapped = {id(before[name]) for name in self._on_disk}
         self._on_disk = {name for name, tensor in self.tensors.items() if id(tensor) in mapped}
+        self.bytes = sum(t.nbytes for name, t in self.tensors.items() if name not in self._on_disk)
         return self.layer
 
     def spill(self, folder: Path) -> None:
@@ -163,6 +162,7 @@ class Growing:
                 piece, n = name.rsplit("/", 1)
                 self._pieces[piece][int(n)] = tensor
         self._on_disk |= {*mapped}
+        self.bytes = 0
 
     def _held(self) -> dict[str, Tensor]:
         pieces = {f"{n}/{i}": t for n, some in self._pieces.items() for i, t in enumerate(some)}
@@ -185,7 +185,9 @@ class Growing:
                 kept = count - new
                 if kept and torch.equal(key[:, :, :kept], last[:, :, last.shape[2] - kept :]):
                     return version, known - kept, every[kept:]
-        return version + 1, 0, every
+        # Reordered, as beams are: in empty places, or behind the others, where the first may drop.
+        fills = self.layer.crosses or not bool(last[:, :, -1].any())
+        return version + 1, 0 if fills else max(0, known + rows - count), every
 
     def _append(self, name: str, tensor: Tensor, new: Tensor) -> None:
         """Lay new rows to those of that name: behind them, or in the places that were empty."""
@@ -194,17 +196,26 @@ class Growing:
             return
         if self._fills and pieces:
             pieces[0][:, :, new.cpu()] = tensor[:, :, new].detach().cpu()
-        elif len(new) == tensor.shape[2]:
-            pieces.append(tensor.cpu())
-        else:
-            pieces.append(_kept(tensor[:, :, int(new[0]) :]))
+            return
+        missing = self.layer.chunks[-1].keys - tensor.shape[2]
+        if (
+            missing and not pieces
+        ):  # dropped before this version of the keys began: nobody sees them
+            pieces.append(tensor.new_zeros(*tensor.shape[:2], missing, *tensor.shape[3:]).cpu())
+        whole = len(new) == tensor.shape[2]
+        pieces.append(tensor.cpu() if whole else _kept(tensor[:, :, int(new[0]) :]))
+        self.bytes += pieces[-1].nbytes
+
+    def _put(self, name: str, tensor: Tensor) -> None:
+        self.tensors[name] = _kept(tensor)
+        self.bytes += tensor.nbytes
 
     def _put_stat(self, name: str, value: Any) -> None:
         if isinstance(value, tuple):
             for field, part in zip(value._fields, value, strict=True):  # type: ignore[attr-defined]
-                self.tensors[f"{name}.{field}"] = _kept(part)
+                self._put(f"{name}.{field}", part)
         else:
-            self.tensors[name] = _kept(value)
+            self._put(name, value)
 
 
 def _drop_half_norms(layer: Layer, tensors: dict[str, Tensor]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 
 import torch
@@ -21,6 +20,7 @@ from ..observation.statistics.received import Received, ReceivedMean
 from ..observation.statistics.top import TopK
 from ..observation.view import View, steady
 from .call import Call
+from .call import crosses as told_crosses
 from .growing import Growing
 from .rules import Rules
 from .transformers import refuse_drafts
@@ -68,7 +68,7 @@ class Recorder(Hand):
 
     def _layer(self, place: Place, call: Call, problem: Problem) -> Growing:
         """Where to keep it: a layer that goes on, or the first of a new text."""
-        crosses = _crosses(place, call)
+        crosses = told_crosses(place, call)
         known = self.layers.get(place.index)
         if self._fresh and known is not None and not known.goes_on(problem, crosses):
             self._new_text()
@@ -113,13 +113,6 @@ def _exactly(tensor: Tensor) -> Iterator[None]:
     outside = torch._C._DisableFuncTorch() if transforms else contextlib.nullcontext()
     with torch.no_grad(), without_autocast(tensor.device.type), outside:
         yield
-
-
-def _crosses(place: Place, call: Call) -> bool:
-    """Whether the keys are of another text: as the call says, or as the layer's name does."""
-    if call.crosses is not None:
-        return call.crosses
-    return bool(re.search(r"cross|enc_?dec|encoder_attn", place.name, re.IGNORECASE))
 
 
 def _kind(statistic: Statistic) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..masks import Mask, dense
-from .call import Call
+from .call import Call, crosses, last_seen
 from .chosen import Chosen, Heads, whole
 from .watch import Hand, Place, watching
 
@@ -100,6 +100,7 @@ class _Cut(Hand):
 
     def __init__(self, chosen: Chosen, links: Mask) -> None:
         self.chosen, self.links = chosen, links
+        self._rows: dict[Place, int] = {}  # how many each layer has been asked, up to now
 
     def question(self, place: Place, call: Call) -> Call:
         heads = self.chosen.of(place, call.query.shape[1])
@@ -107,8 +108,22 @@ class _Cut(Hand):
             return call
         mine = torch.zeros(1, call.query.shape[1], 1, 1, dtype=torch.bool)
         mine[:, heads] = True
-        kept = ~(self.links & dense(mine)).to(call.query.device)
+        kept = ~(self._placed(place, call) & dense(mine)).to(call.query.device)
         return call.replace(mask=kept if call.mask is None else call.mask & kept)
+
+    def _placed(self, place: Place, call: Call) -> Mask:
+        """The links where they stand among the keys of this call: a cache may have dropped some."""
+        queries, keys = call.query.shape[2], call.key.shape[2]
+        if queries == keys or crosses(place, call):
+            self._rows[place] = queries
+            return self.links
+        end = last_seen(call)  # keys behind it are empty places of a cache of fixed length
+        dropped = max(0, self._rows.get(place, 0) + queries - end)
+        self._rows[place] = dropped + end
+        rows, columns = torch.arange(queries), dropped + torch.arange(keys)
+        return dense(
+            self.links.to(torch.device("cpu")).allows(rows, columns, dropped + end - queries)
+        )
 
 
 def head_importance(
