@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +20,6 @@ from multihead.views.walk import walk
 
 TEXT = "The cat that I saw ran away"
 HOSTILE = "<img/src=x/onerror=document.title='taken'> </script> <!--<script> &amp; ${1} \u202ecat"
-CHROMIUM = Path("/usr/bin/chromium")
 LAST = len(STEPS) + 1  # the step before them is 0
 CLOSE = {"rtol": 0, "atol": 0.51e-4}  # four digits
 
@@ -156,42 +153,21 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path, place):
 # ---- in a browser, from disk, with the network off ----------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROMIUM.exists():
-        if os.environ.get("CI"):
-            pytest.fail(f"there is no {CHROMIUM}, and under CI there must be; install chromium.")
-        pytest.skip(f"there is no {CHROMIUM}")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def opened(browser, tmp_path):
+def opened(new_page, tmp_path):
     """Opens the page of a walk; afterwards nothing was logged, and nobody was asked."""
-    troubles, asked, contexts = [], [], []
+    asked = []
 
     def open_page(seen, **more):
         path = tmp_path / "explain.html"
         path.write_text(walk_page(seen), "utf-8")
-        context = browser.new_context(viewport={"width": 1280, "height": 720}, offline=True, **more)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page = new_page(**{"offline": True, "reduced_motion": "no-preference", **more})
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("h1")
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
-    assert troubles == []
     assert all(url.startswith("file:") and url.endswith("explain.html") for url in asked)
 
 
