@@ -7,7 +7,9 @@ import json
 import math
 import tempfile
 import threading
+import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import torch
 import uvicorn
@@ -38,6 +40,8 @@ def serve(session: Session) -> str:
     config = uvicorn.Config(make_app(session, TOKEN), log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     threading.Thread(target=server.run, kwargs={"sockets": [made]}, daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
     return f"http://127.0.0.1:{made.getsockname()[1]}/?token={TOKEN}"
 
 
@@ -97,3 +101,74 @@ def lonely_link(tokens: int, query: int, key: int, weight: float = 0.9):
     size = math.log(weight / (1 - weight) * query) * math.sqrt(8)
     q[0, query, 0], k[0, key, 0] = size, 1.0
     return recorded(q, k)
+
+
+# ---- what a test does in the browser ------------------------------------------------------------
+
+POINT = """([query, key, nth]) => {
+  const m = document.querySelectorAll(".mapbox canvas")[nth].headMap, box = m.canvas.getBoundingClientRect();
+  return [box.left + m.margin.left + (key + 0.5 - m.view.k) * m.scale,
+          box.top + m.margin.top + (query + 0.5 - m.view.q) * m.scale];
+}"""
+READY = """() => { const every = [...document.querySelectorAll(".mapbox canvas")];
+  return every.length > 0 && every.every((c) => c.dataset.ready === "true"); }"""
+
+
+@functools.cache
+def tiny() -> tuple[Session, str]:
+    """A session that no test changes, and where it is served."""
+    session = tiny_session()
+    return session, serve(session)
+
+
+def look(page, address: str, **state):
+    """Open a view, and wait until it is drawn."""
+    page.goto(f"{address}#{urlencode(state)}")
+    page.wait_for_selector("main")
+    if state.get("view") == "head":
+        page.wait_for_function(READY)
+    return page
+
+
+def until(page, holds: str, arg=None) -> None:
+    """Wait for an expression to hold; as a function, for the page's policy lets no string be run."""
+    page.wait_for_function(f"(arg) => {holds}", arg=arg)
+
+
+def point(page, query: float, key: float, nth: int = 0) -> None:
+    """Put the pointer on a link of the map."""
+    page.mouse.move(*page.evaluate(POINT, [query, key, nth]))
+
+
+def in_map(page, what: str, nth: int = 0):
+    """Something of the map: its view, its factor."""
+    return page.evaluate(
+        f"(nth) => document.querySelectorAll('.mapbox canvas')[nth].headMap.{what}", nth
+    )
+
+
+def pixels(page, places: list[tuple[float, float]]) -> list[list[int]]:
+    """The colours in the middle of links of the map."""
+    return page.evaluate(
+        """(places) => { const m = document.querySelector(".mapbox canvas").headMap, r = m.ratio;
+        const copy = new OffscreenCanvas(m.canvas.width, m.canvas.height).getContext("2d", {willReadFrequently: true});
+        copy.drawImage(m.canvas, 0, 0);
+        return places.map(([query, key]) => [...copy.getImageData(
+          Math.floor((m.margin.left + (key + 0.5 - m.view.k) * m.scale) * r),
+          Math.floor((m.margin.top + (query + 0.5 - m.view.q) * m.scale) * r), 1, 1).data]); }""",
+        places,
+    )
+
+
+def grey(pixel: list[int]) -> float:
+    red, green, blue = pixel[:3]
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def said(value: float) -> str:
+    """A number as the page writes it."""
+    if value and abs(value) < 0.001:
+        return f"{value:.1e}".replace("e-0", "e-")
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.{2 if abs(value) >= 10 else 3}f}"

@@ -1,7 +1,7 @@
 // One head: its map, the text beside it, its names, what a cut does, and how it joins the others.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { mapOf, setState } from "./state.js";
+import { mapOf, setState, within } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
 import { MapView } from "./headmap.js";
@@ -19,13 +19,14 @@ const TABS = { text: "Text", names: "Names", cut: "Cut and see", joins: "Joins",
 export function Head({ state, data, names }) {
   const layer = data.layers.find((l) => l.index === state.layer) || data.layers[0];
   const head = Math.min(state.head, layer.heads - 1);
-  const map = { ...mapOf(state), layer: layer.index, head };
   const words = [data.texts[layer.query_text], data.texts[layer.key_text]];
-  const info = useAnswer(paths.head(map), () => getJSON(paths.head(map)));
+  const path = paths.head({ ...mapOf(state), layer: layer.index, head });
+  const info = useAnswer(path, () => getJSON(path));
+  const seen = within(state, info.value?.norm_found), map = { ...mapOf(seen), layer: layer.index, head };
   const [hovered, setHovered] = useState(null), [drawn, setDrawn] = useState({ factor: 1, most: null });
   const [lassoing, setLassoing] = useState(false), [lasso, setLasso] = useState(null), [cut, setCut] = useState(null);
   const pin = /^q(\d+)$/.exec(state.pin);
-  const pinned = pin && Number(pin[1]) < Math.max(words[0].length, words[1].length) ? Number(pin[1]) : null;
+  const pinned = pin && Number(pin[1]) < words[state.reads === "to" ? 1 : 0].length ? Number(pin[1]) : null;
   useEffect(() => { setLasso(null); setCut(null); setLassoing(false); }, [state.rec, layer.index, head]);
   useEffect(() => {
     const escape = (e) => { if (e.key === "Escape") { setState({ pin: "" }); setLassoing(false); setLasso(null); } };
@@ -51,7 +52,7 @@ export function Head({ state, data, names }) {
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
       ${pooled > 0 && html`<p class="note">Pooled in this file: the largest of ${pooled}×${pooled} weights. Exact in it: ${data.exact.join(", ")}.</p>`}
-      <${Legend} state=${state} drawn=${drawn} info=${told} />
+      <${Legend} state=${seen} drawn=${drawn} info=${told} />
     </section>
     <section class="right">
       <div class="tabs" role="tablist">${Object.entries(TABS).map(([tab, label]) => html`<button role="tab"
@@ -62,7 +63,7 @@ export function Head({ state, data, names }) {
           setLassoing=${setLassoing} lasso=${lasso} cut=${cut} setCut=${setCut} />`
       : state.tab === "joins" ? html`<${Joins} info=${told} layer=${layer} head=${head} />`
         : state.tab === "export" ? html`<${Exports} state=${state} layer=${layer} head=${head} />`
-          : html`<${Reading} state=${state} map=${map} layer=${layer} words=${words} info=${told} pinned=${pinned} hovered=${hovered} point=${setHovered} />`}
+          : html`<${Reading} state=${seen} map=${map} layer=${layer} words=${words} info=${told} pinned=${pinned} hovered=${hovered} point=${setHovered} />`}
       </div>
     </section></div>`;
 }

@@ -15,7 +15,7 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
   const other = useAnswer(minus ? paths.range(minus) : null, () => getJSON(paths.range(minus)));
   const hear = useLatest((what, ...args) => {
     if (what === "view") setView(args[0]);
-    if (what === "hover") { hover?.(args[0]); describe(args[0]); }
+    if (what === "hover") { hover?.(args[0]); tell(args[0]); }
     if (what === "pick") pickAt(args[0]);
     if (what === "lasso") lasso?.(args[0]);
     if (what === "drawn") drawn?.(args[0]);
@@ -25,10 +25,14 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     const tops = [range, minus && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? null : null));
     return tops.includes(null) ? null : Math.max(...tops);
   };
-  const describe = useSoon(async (place) => {
-    if (!place) { setSaid(""); return; }
-    setSaid(await sentence(map, minus, layer, words, place));
+  const turn = useRef(0), pointed = useRef(null);
+  const describe = useSoon(async () => {
+    const mine = ++turn.current, place = pointed.current, m = drawing.current;
+    const inside = place && place.query < layer.queries && place.key < layer.keys;
+    const found = inside ? await sentence(map, minus, layer, words, { ...place, factor: m.factor }) : "";
+    if (mine === turn.current) setSaid(found); // an answer that comes late is of what was left
   }, 50);
+  const tell = (place) => { pointed.current = place; describe(); };
   const pickAt = async (place) => {
     const { factor: f, query, key } = place;
     if (f > 1 && !minus) {
@@ -56,24 +60,33 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     const whole = Math.max(layer.queries, layer.keys), span = view.span > 0 ? Math.min(view.span, whole) : whole;
     if (Math.abs(v.span - span) > 0.02 || Math.abs(v.q - view.q) > 0.02 || Math.abs(v.k - view.k) > 0.02) m.setView(view);
   }, [view.q, view.k, view.span, layer]);
-  useEffect(() => { drawing.current.setCross(cross || drawing.current.cross); }, [cross?.query, cross?.key]);
+  useEffect(() => { if (cross !== undefined) { drawing.current.setCross(cross); tell(cross); } }, [cross?.query, cross?.key]);
+  useEffect(() => { if (pointed.current) describe(); }, [paths.range(map), minus && paths.range(minus)]); // another head, the same place
   const keys = (e) => {
     const m = drawing.current;
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented) return;
     if (PAN[e.key]) m.pan(...PAN[e.key]);
     else if (e.key === "+" || e.key === "=") m.zoomBy(1.5);
     else if (e.key === "-") m.zoomBy(1 / 1.5);
     else if (e.key === "0") { m.setView({ q: 0, k: 0, span: 0 }); setView({ q: 0, k: 0, span: 0 }); }
-    else if (e.key === "Enter") strongest(m, pickAt);
+    else if (e.key === "Enter" && e.target === canvas.current) strongest(m, pickAt);
     else return;
     e.preventDefault();
   };
+  const everywhere = useLatest((e) => { if (e.target !== canvas.current && !typing(e.target)) keys(e); });
+  useEffect(() => {
+    if (compact) return undefined; // there are several: the one that has the focus
+    addEventListener("keydown", everywhere);
+    return () => removeEventListener("keydown", everywhere);
+  }, []);
   const trouble = range.error || other.error;
   return html`<div class="mapbox"><div class="canvas">
     <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas></div>
     ${trouble && html`<p class="error over" role="alert">${trouble}</p>`}
     <p class="pointed" aria-live="polite">${said}</p></div>`;
 }
+
+const typing = (target) => /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest?.("[data-keys], dialog");
 
 /** 'ran' (7) reads 0.41 from 'cat' (2); of pooled cells, the largest and where it is. */
 async function sentence(map, minus, layer, words, { query, key, factor: f }) {

@@ -22,7 +22,8 @@ export function Home({ state, data, names }) {
 
 function Found({ data, names }) {
   if (!names) return html`<p class="note">…</p>`;
-  const verified = names.verdicts.filter((v) => v.holds).slice(0, 3);
+  const holding = names.verdicts.filter((v) => v.holds), place = ({ name }) => `${name.layer}.${name.head}`;
+  const verified = [...new Map(holding.toReversed().map((v) => [place(v), v])).values()].toReversed().slice(0, 3); // a head once
   return html`
     ${names.state === "running" && html`<p role="status" class="running">${names.message}
       <progress value=${names.share} max="1"></progress>

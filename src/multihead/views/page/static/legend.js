@@ -10,16 +10,16 @@ const UNITS = { weight: "weight", norm: "weight × ‖v W_O‖" };
 const POOLED = { largest: "largest of", mean: "mean of the visible links in", sum: "sum of" };
 
 export function MapTools({ state, info }) {
+  const found = info ? info.norm_found : true;
   const choose = (key, label, options, title) => html`<label title=${title}>${label} <select value=${state[key]}
     onChange=${(e) => setState({ [key]: e.target.value, lock: key === "pool" || key === "by" || key === "scale" ? "" : state.lock })}>
-    ${Object.entries(options).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>`;
-  const found = info ? info.norm_found : true;
+    ${Object.entries(options).map(([value, text]) => html`<option value=${value} disabled=${value === "norm" && !found}>${text}</option>`)}</select></label>`;
   return html`<div class="tools">
-    ${choose("by", "show", { weight: "weight", norm: "weight × ‖v W_O‖" }, "how much of a row goes to a key, or how much the key moves the output")}
+    ${choose("by", "show", { weight: "weight", norm: found ? UNITS.norm : `${UNITS.norm}: W_O was not found` }, "how much of a row goes to a key, or how much the key moves the output")}
     ${choose("scale", "scale", { linear: "linear", log: "logarithmic", uniform: "× uniform" }, "× uniform: times what a head that looks at all keys alike would give")}
     ${choose("pool", "pooled by", { largest: "largest", mean: "mean", sum: "sum" }, "what a cell of many links shows")}
     <${Sinks} state=${state} info=${info} />
-    ${state.by === "norm" && html`<span class=${found ? "note" : "error"}>${found ? "W_O was found: norms are of what reaches the output." : "W_O was not found here: ‖v W_O‖ is not known."}</span>`}
+    ${state.by === "norm" && html`<span class=${found ? "note" : "error"}>${found ? "W_O was found: norms are of what reaches the output." : "W_O was not found here: ‖v W_O‖ is not known, and weights are shown."}</span>`}
     ${state.by === "norm" && state.scale === "uniform" && html`<span class="note">× uniform is of weights.</span>`}
   </div>`;
 }

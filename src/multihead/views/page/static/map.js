@@ -32,6 +32,7 @@ export class HeadMap {
     this.shown = shown;
     const same = before && this.tiles.key(1, 0, 0) === this.keyOf(shown);
     if (!same) {
+      this.canvas.dataset.ready = "false";
       this.tiles?.leave();
       this.tiles = new Tiles(shown.map, shown.minus, shown.layer, () => this.draw());
     }
@@ -41,7 +42,7 @@ export class HeadMap {
 
   keyOf(shown) { return new Tiles(shown.map, shown.minus, shown.layer, () => {}).key(1, 0, 0); }
   get longest() { return Math.max(this.shown.layer.queries, this.shown.layer.keys); }
-  get side() { return Math.max(40, Math.min(this.width - this.margin.left, this.height - this.margin.top)); }
+  get side() { return Math.max(40, Math.min(this.width - this.margin.left, this.height - this.margin.top) - 1); }
   get scale() { return this.side / this.view.span; } // pixels a token
 
   resize() {
@@ -56,23 +57,24 @@ export class HeadMap {
     this.gestures.extent([[this.margin.left, this.margin.top], [this.margin.left + this.side, this.margin.top + this.side]])
       .translateExtent([[this.margin.left, this.margin.top], [this.margin.left + this.side, this.margin.top + this.side]])
       .scaleExtent([1, Math.max(1, whole / CLOSE)]);
-    this.setView(this.view);
+    this.setView(this.gliding || this.view); // a glide ends where it was to end
   }
 
-  /** Move to a view, in a glide where asked. */
+  /** Move to a view inside of the map, in a glide where asked. */
   setView({ q, k, span }, glide = false) {
-    const whole = this.longest;
-    const wanted = span > 0 ? Math.min(span, whole) : whole;
-    this.wanted = { q, k, span: wanted };
-    if (!this.width) return;
-    const times = whole / wanted, each = this.side / whole;
+    if (!this.width) { this.view = { q, k, span }; return; } // resize() comes back to it
+    const whole = this.longest, wanted = span > 0 ? Math.max(Math.min(CLOSE, whole), Math.min(span, whole)) : whole;
+    const inside = (v) => Math.max(0, Math.min(v, whole - wanted));
+    const times = whole / wanted, each = (this.side / whole) * times;
     const to = zoomIdentity
-      .translate(this.margin.left * (1 - times) - k * each * times, this.margin.top * (1 - times) - q * each * times)
+      .translate(this.margin.left * (1 - times) - inside(k) * each, this.margin.top * (1 - times) - inside(q) * each)
       .scale(times);
-    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const target = glide && !calm ? select(this.canvas).transition().duration(450) : select(this.canvas);
+    const glides = glide && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.canvas.dataset.ready = "false";
+    this.gliding = glides ? { q, k, span } : null;
     this.quiet = !glide;
-    target.call(this.gestures.transform, to);
+    if (glides) select(this.canvas).transition().duration(450).call(this.gestures.transform, to).on("end.glide", () => { this.gliding = null; });
+    else select(this.canvas).call(this.gestures.transform, to);
     this.quiet = false;
   }
 
@@ -83,6 +85,7 @@ export class HeadMap {
       k: (this.margin.left * (1 - t.k) - t.x) / (each * t.k),
       q: (this.margin.top * (1 - t.k) - t.y) / (each * t.k),
     };
+    if (sourceEvent) this.gliding = null; // a hand on the map ends it
     if (sourceEvent || !this.quiet) this.hear.view?.(this.view);
     this.draw();
   }
@@ -117,7 +120,8 @@ export class HeadMap {
   at(x, y) {
     const query = this.view.q + (y - this.margin.top) / this.scale, key = this.view.k + (x - this.margin.left) / this.scale;
     const { queries, keys } = this.shown.layer;
-    if (x < this.margin.left || y < this.margin.top || query < 0 || key < 0 || query >= queries || key >= keys) return null;
+    if (x < this.margin.left || y < this.margin.top || x >= this.margin.left + this.side || y >= this.margin.top + this.side) return null;
+    if (query < 0 || key < 0 || query >= queries || key >= keys) return null;
     return { query: Math.floor(query), key: Math.floor(key), exactly: [query, key], factor: this.factor };
   }
 

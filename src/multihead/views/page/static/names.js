@@ -5,6 +5,7 @@ import { number, percent } from "./words.js";
 
 export function Names({ own, names, layer, head }) {
   if (!names || names.state === "none") return html`<p>No names were looked for: there is a recording here, and no model to try.</p>`;
+  if (names.state === "failed" && !names.names.length) return html`<p class="error">No names: ${names.message}</p>`;
   const scored = names.scores.find((s) => s.layer === layer && s.head === head);
   const verdicts = names.verdicts.filter((v) => v.name.layer === layer && v.name.head === head);
   return html`
@@ -24,7 +25,7 @@ export function Names({ own, names, layer, head }) {
 function Verdict({ v }) {
   if (!v) return html`<p class="verdict note">Not tested by cutting.</p>`;
   const signed = (x) => (x === null ? "–" : `${x < 0 ? "−" : "+"}${number(Math.abs(x), 2)}`);
-  return html`<p class=${v.holds ? "verdict good" : "verdict bad"}><b>${v.holds ? "Holds." : "Does not hold."}</b>
+  return html`<p class=${v.holds ? "verdict good" : "verdict bad"}><b>${v.holds ? "Holds." : "Does not hold."}</b>${" "}
     With exactly these links cut, ${v.measured} changes by <b>${signed(v.effect)}</b> (not below ${signed(v.low)}).
     Beside it: other links of this head ${signed(v.elsewhere)}, the same links in the layer's other heads ${signed(v.others)},
     in every head of this name together ${signed(v.together)}${v.untouched !== null ? html`; what should stay: ${signed(v.untouched)}` : ""}.</p>`;

@@ -49,7 +49,8 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10 }[e.key];
     if (step === undefined) return;
     e.preventDefault(); e.stopPropagation();
-    hear("pick", Math.max(0, Math.min(words.length - 1, (pinned ?? -1) + step)));
+    const to = Math.max(0, Math.min(words.length - 1, (pinned ?? -1) + step));
+    if (to !== pinned) hear("pick", to);
   };
   return html`<div class="reader" ref=${box} tabindex="0" role="listbox" aria-label=${label} data-keys onKeyDown=${key}
     onPointerOver=${(e) => at(e) !== null && hear("hover", at(e))} onPointerLeave=${() => hear("hover", null)}

@@ -23,23 +23,24 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
   const top = seen ? Math.max(1e-12, ...seen.weights.filter((v) => v !== null)) : 1;
   const shades = seen && seen.weights.map((v) => Math.sqrt((v || 0) / (state.by === "norm" ? top : 1)));
   const pick = (i) => setState({ pin: pinned === i ? "" : `q${i}` });
+  const hold = (i, reads) => (same ? pick(i) : setState({ pin: `q${i}`, reads })); // of two texts, the one it stands in
   return html`
     <div class="tools"><div class="switch" role="radiogroup" aria-label="direction">
       <button role="radio" aria-checked=${from} onClick=${() => setState({ reads: "from" })}>where it looks</button>
       <button role="radio" aria-checked=${!from} onClick=${() => setState({ reads: "to" })}>who looks at it</button></div>
       ${pinned !== null ? html`<button class="chip" onClick=${() => setState({ pin: "" })}>${named(asked, pinned)} held ×</button>`
     : html`<span class="note">Point at a word or at the map; a click holds it.</span>`}</div>
-    <p class="sentence" aria-live="polite">${seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
+    <p class="sentence" aria-live="polite">${answer.error && answer.key === path ? answer.error : seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
     ${seen && html`<div class="links">
       <table class="top"><caption>${from ? "reads most from" : "is read most by"}</caption><tbody>
-        ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => pick(i)}>${named(other, i)}</button></td>
+        ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => hold(i, from ? "to" : "from")}>${named(other, i)}</button></td>
           <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
       ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}</div>`}
     ${!same && html`<h3>The text that asks</h3>`}
-    <${Reader} words=${words[0]} shades=${from && !same ? null : same ? shades : !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
-      hover=${(i) => point(i === null ? null : { query: i, key: i })} pick=${pick} label="the text, shaded by weight" />
+    <${Reader} words=${words[0]} shades=${same || !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
+      hover=${(i) => (same || from) && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "from")} label="the text, shaded by weight" />
     ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place}
-      hover=${() => {}} pick=${(i) => setState({ pin: `q${i}`, reads: "to" })} label="the text that is asked, shaded by weight" />`}
+      hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
     ${info && SHOWN.filter((key) => info.strips[key]).map((key) => html`<${Strip} label=${key === "received" ? "received (key)" : key} unit=${UNITS[key]} values=${info.strips[key]} mark=${place} pick=${pick} />`)}`;
 }
 

@@ -60,6 +60,9 @@ function tell() { for (const listener of [...listeners]) listener(state); }
 addEventListener("popstate", () => { state = read(); tell(); });
 addEventListener("hashchange", () => { state = read(); tell(); });
 
+/** The state as it can be shown: by norm only where W_O was found. */
+export const within = (s, found) => (s.by === "norm" && !found ? { ...s, by: "weight" } : s);
+
 /** What tells one map from another, as the server is asked for it. */
 export function mapOf(s, side = "") {
   const at = side === "b" && s.b ? s.b.split(".").map(Number)
