@@ -15,21 +15,22 @@ const VIEWS = { home: Home, head: Head, compare: Compare };
 function Page() {
   const state = usePageState();
   const [names, setNames] = useState(null), [open, setOpen] = useState("");
-  const home = useAnswer(`${state.rec} ${state.batch}`, () => getJSON(paths.home(state.rec, state.batch)));
+  const { rec, batch } = state;
+  const home = useAnswer(`${rec} ${batch}`, async () => ({ ...await getJSON(paths.home(rec, batch)), of: { rec, batch } }));
   useEffect(() => {
     let timer = 0, wanted = true;
     const look = async () => {
       try {
-        const told = await getJSON(paths.names(getState().rec), { fresh: true });
+        const told = await getJSON(paths.names(rec), { fresh: true });
         if (!wanted) return;
-        setNames((before) => (before && before.version === told.version && before.state === told.state
-          && before.share === told.share && before.message === told.message ? before : told));
+        const same = (a, b) => ["version", "state", "share", "message"].every((key) => a[key] === b[key]) && String(a.findings) === String(b.findings);
+        setNames((before) => (before && same(before, told) ? before : told));
         if (told.state === "running") timer = setTimeout(look, 1500);
       } catch { if (wanted) timer = setTimeout(look, 4000); }
     };
     look();
     return () => { wanted = false; clearTimeout(timer); };
-  }, [state.rec]);
+  }, [rec]);
   const data = home.value;
   useEffect(() => {
     if (!data) return undefined;
@@ -37,24 +38,25 @@ function Page() {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, [data]);
-  if (home.error) return html`<${Trouble} message=${home.error} />`;
+  if (home.error) return html`<${Trouble} message=${home.error} first=${rec !== "0" || batch ? () => setState({ rec: "0", batch: 0 }) : null} />`;
   if (!data) return html`<p class="wait">One moment …</p>`;
-  const View = VIEWS[state.view] || Home;
+  const View = VIEWS[state.view] || Home, shown = { ...state, ...data.of }; // until another text is here, the one before
   document.title = state.view === "head" ? `${state.layer}.${state.head} · multihead` : "multihead";
   return html`
     <${Top} state=${state} data=${data} open=${setOpen} />
-    <main><${View} key=${state.view} state=${state} data=${data} names=${names} /></main>
+    <main><${View} key=${state.view} state=${shown} data=${data} names=${names} /></main>
     ${open === "text" && html`<${OwnText} data=${data} close=${() => setOpen("")} />`}
     ${open === "help" && html`<${Help} close=${() => setOpen("")} />`}`;
 }
 
-function Trouble({ message }) {
-  return html`<main class="trouble"><h1>multihead</h1><p role="alert">${message}</p></main>`;
+function Trouble({ message, first }) {
+  return html`<main class="trouble"><h1>multihead</h1><p role="alert">${message}</p>
+    ${first && html`<p><button onClick=${first}>Go to the first recording</button></p>`}</main>`;
 }
 
 /** Always in sight: the model, how it was quantised, its first token, and how many there are. */
 function Top({ state, data, open }) {
-  const about = data.about, bos = about.bos === undefined ? "" : about.bos ? `begins with ${about.bos_token}` : "no BOS";
+  const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${about.bos_token}` : "no BOS";
   const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
   const link = (view, label) => html`<a href="#view=${view}" class=${state.view === view ? "here" : ""}
     aria-current=${state.view === view ? "page" : undefined}
@@ -64,8 +66,8 @@ function Top({ state, data, open }) {
     <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
     <p class="about" title=${about.model || data.label}>
       <b>${about.model || data.label}</b>
-      <span>${data.tokens ? `${data.tokens.toLocaleString("en")}${cut} tokens` : ""}</span>
-      <span>${bos}</span></p>
+      <span>${data.tokens ? `${data.tokens.toLocaleString("en")}${cut} tokens` : `${data.layers[0].queries.toLocaleString("en")} places`}</span>
+      <span>${data.tokens ? bos : "no text"}</span></p>
     ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}
       onChange=${(e) => setState({ rec: e.target.value })}>
       ${data.recordings.map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}
@@ -83,7 +85,6 @@ function turn() {
     ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
   dispatchEvent(new Event("recolour"));
-  setState({ lock: getState().lock }); // the same state, drawn anew
 }
 
 /** Arrows go from head to head, with the view kept. */

@@ -1,6 +1,6 @@
 // Your own text: typed in, recorded with live progress, and looked at from where one was.
 
-import { html, useState } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { postLines } from "./source.js";
 import { setState } from "./state.js";
 import { Dialog } from "./dialog.js";
@@ -8,6 +8,8 @@ import { Dialog } from "./dialog.js";
 export function OwnText({ data, close }) {
   const [text, setText] = useState(""), [tokens, setTokens] = useState(512);
   const [told, setTold] = useState(null), [error, setError] = useState("");
+  const area = useRef();
+  useEffect(() => { area.current.focus(); }, []);
   const record = async () => {
     setError(""); setTold({ message: "Recording", share: 0 });
     try {
@@ -20,7 +22,7 @@ export function OwnText({ data, close }) {
   };
   return html`<${Dialog} title="Your own text" close=${close}>
     <p>${data.about.model} reads it, and every head of it is recorded. What you look at stays as it is.</p>
-    <textarea rows="9" aria-label="text" placeholder="A paragraph or more" value=${text} autofocus
+    <textarea rows="9" aria-label="text" placeholder="A paragraph or more" value=${text} ref=${area}
       onInput=${(e) => setText(e.target.value)}></textarea>
     <p class="row"><label>tokens at most <select value=${tokens} onChange=${(e) => setTokens(Number(e.target.value))}>
       ${[128, 512, 1024, 2048, 4096, 8192].map((n) => html`<option value=${n}>${n.toLocaleString("en")}</option>`)}</select></label>
