@@ -1,12 +1,12 @@
 // Compare: every head as a dot; two heads, or two recordings, side by side with their difference.
 
 import { html, useMemo, useState } from "./vendor/preact.js";
-import { mapOf, setState } from "./state.js";
+import { mapOf, setState, within } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
 import { MapView } from "./headmap.js";
-import { MapTools } from "./legend.js";
-import { Ramp, labelOf, statsOf } from "./grid.js";
+import { DifferenceLegend, Legend, MapTools } from "./legend.js";
+import { labelOf, statsOf } from "./grid.js";
 import { Scatter } from "./scatter.js";
 import { number, percent } from "./words.js";
 
@@ -39,9 +39,6 @@ function Pair({ state, data }) {
   const heads = data.heads.map((h) => `${h.layer}.${h.head}`);
   const a = heads.includes(state.a) ? state.a : "", b = heads.includes(state.b) ? state.b : "";
   const other = useAnswer(state.rb ? `${state.rb} ${state.batch}` : null, () => getJSON(paths.home(state.rb, state.batch)));
-  const [cross, setCross] = useState(null);
-  const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
-  const point = useSoon((place) => setCross(place), 30);
   const pick = (key, value) => html`<label>${key} <select value=${value} onChange=${(e) => setState({ [key]: e.target.value })}>
     <option value="">choose a head</option>${heads.map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
   const tools = html`<div class="tools"><h2>Side by side</h2>${pick("a", a)}${pick("b", b)}
@@ -53,23 +50,37 @@ function Pair({ state, data }) {
   const place = (at, d) => d.layers.find((l) => l.index === Number(at.split(".")[0]));
   const la = place(a, data), lb = place(b, there);
   if (!la || !lb) return html`${tools}<p class="error">The other recording has no layer of that number.</p>`;
-  const maps = { a: mapOf({ ...state, a }, "a"), b: mapOf({ ...state, b }, "b") };
+  if (![la, lb].every((l) => l.maps)) return html`${tools}<p class="error">A recording of statistics alone (keep_qk=False) has no maps to compare.</p>`;
+  return html`${tools}<${Maps} state=${state} a=${a} b=${b} data=${data} there=${there} la=${la} lb=${lb} />`;
+}
+
+/** The two maps and their difference, in one range, with one zoom and one cross-hair. */
+function Maps({ state, a, b, data, there, la, lb }) {
+  const [cross, setCross] = useState(null), [drawn, setDrawn] = useState({ factor: 1, most: null }), [apart, setApart] = useState({ factor: 1, most: null });
+  const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
+  const point = useSoon((place) => setCross(place), 30);
+  const change = (set) => (d) => set((was) => (d.factor !== was.factor || d.most !== was.most || d.failed !== was.failed ? d : was));
+  const heads = ["a", "b"].map((side) => paths.head(mapOf({ ...state, a, b }, side)));
+  const infos = [useAnswer(heads[0], () => getJSON(heads[0])), useAnswer(heads[1], () => getJSON(heads[1]))];
+  const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
+  const maps = { a: mapOf(seen, "a"), b: mapOf(seen, "b") };
   const wordsOf = (layer, d) => [d.texts[layer.query_text], d.texts[layer.key_text]];
   const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
   const hiddenOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.hidden || 0;
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const hides = state.sinks === "hide", both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])];
-  return html`${tools}<${MapTools} state=${state} info=${{ sinks: [], norm_found: true }} />
+  return html`<${MapTools} state=${state} info=${{ sinks: [], norm_found: found }} />
     ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
       weight on sinks ${hides ? "hidden" : "shown"}: a ${percent(hiddenOf(a, data))}, b ${percent(hiddenOf(b, there))}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
-        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} ...${shared} /></figure>
+        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}</small></figcaption>
-        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} ...${shared} /></figure>
-      ${same ? html`<figure class="difference"><figcaption>a − b <span class="scale"><i>b more</i><${Ramp} scale="difference" /><i>a more</i></span></figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} layer=${la} words=${wordsOf(la, data)} hidden=${[]} label=${`difference of heads ${a} and ${b}`} ...${shared} /></figure>`
+        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} beside=${maps.a} ...${shared} /></figure>
+      ${same ? html`<figure class="difference"><figcaption>a − b <${DifferenceLegend} state=${seen} drawn=${apart} /></figcaption>
+        <${MapView} map=${maps.a} minus=${maps.b} layer=${la} words=${wordsOf(la, data)} hidden=${both} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
     <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
-      <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>`;
+      <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>
+    <${Legend} state=${seen} drawn=${drawn} />`;
 }

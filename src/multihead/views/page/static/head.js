@@ -52,7 +52,7 @@ export function Head({ state, data, names }) {
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
       ${pooled > 0 && html`<p class="note">Pooled in this file: the largest of ${pooled}×${pooled} weights. Exact in it: ${data.exact.join(", ")}.</p>`}
-      <${Legend} state=${seen} drawn=${drawn} info=${told} />
+      <${Legend} state=${seen} drawn=${drawn} />
     </section>
     <section class="right">
       <div class="tabs" role="tablist">${Object.entries(TABS).map(([tab, label]) => html`<button role="tab"

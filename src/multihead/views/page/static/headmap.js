@@ -9,10 +9,12 @@ import { named, number } from "./words.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
-export function MapView({ map, minus, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, pooled = 0 }) {
+/** `minus` is a map that is taken away from this one; `beside` one that shares its range. */
+export function MapView({ map, minus, beside, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, pooled = 0 }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
-  const other = useAnswer(minus ? paths.range(minus) : null, () => getJSON(paths.range(minus)));
+  const second = minus || beside;
+  const other = useAnswer(second ? paths.range(second) : null, () => getJSON(paths.range(second)));
   const hear = useLatest((what, ...args) => {
     if (what === "view") setView(args[0]);
     if (what === "hover") { hover?.(args[0]); tell(args[0]); }
@@ -22,7 +24,7 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
   });
   const most = (factor) => {
     if (lock) return Number(lock);
-    const tops = [range, minus && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? null : null));
+    const tops = [range, second && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? 0 : null));
     return tops.includes(null) ? null : Math.max(...tops);
   };
   const turn = useRef(0), pointed = useRef(null);
@@ -42,7 +44,7 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     pick?.({ query, key });
   };
   useEffect(() => {
-    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact && { left: 84, top: 66 });
+    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact && { left: 78, top: 58 });
     drawing.current = made;
     canvas.current.headMap = made; // for whoever exports it, and for tests
     const recolour = () => made.draw();
@@ -60,7 +62,7 @@ export function MapView({ map, minus, layer, words, hidden, scale, lock, view, s
     const whole = Math.max(layer.queries, layer.keys), span = view.span > 0 ? Math.min(view.span, whole) : whole;
     if (Math.abs(v.span - span) > 0.02 || Math.abs(v.q - view.q) > 0.02 || Math.abs(v.k - view.k) > 0.02) m.setView(view);
   }, [view.q, view.k, view.span, layer]);
-  useEffect(() => { if (cross !== undefined) { drawing.current.setCross(cross); tell(cross); } }, [cross?.query, cross?.key]);
+  useEffect(() => { if (cross !== undefined) { drawing.current.setCross(cross); tell(cross); } }, [cross]);
   useEffect(() => { if (pointed.current) describe(); }, [paths.range(map), minus && paths.range(minus)]); // another head, the same place
   const keys = (e) => {
     const m = drawing.current;

@@ -34,14 +34,24 @@ function Sinks({ state, info }) {
     <u>${hide ? "show" : "hide"}</u></button>`;
 }
 
-export function Legend({ state, drawn, info }) {
+const cellOf = (state, factor) => (factor === 1 ? "every link"
+  : state.scale === "uniform" && state.pool !== "largest" ? `all of ${factor}×${factor} together` : `${POOLED[state.pool]} ${factor}×${factor}`);
+const unitOf = (state) => (state.scale === "uniform" ? "× uniform" : UNITS[state.by]);
+
+/** Of a − b: as far down as up. */
+export function DifferenceLegend({ state, drawn: { factor, most } }) {
+  const top = most === null ? "…" : number(most);
+  return html`<span class="scale" role="note" aria-label="legend of the difference"><i>b more −${top}</i><${Ramp} scale="difference" /><i>+${top} a more</i>
+    <i>${unitOf(state)}, ${cellOf(state, factor)}</i></span>`;
+}
+
+export function Legend({ state, drawn }) {
   const { factor, most } = drawn;
   const scale = state.scale;
   const reach = Math.min(10, Math.max(1, Math.log2(most || 2)));
   const low = scale === "log" ? number((most || 1) / 10 ** DECADES) : scale === "uniform" ? `1/${number(2 ** reach, 0)}` : "0";
   const high = scale === "uniform" ? number(2 ** reach, 0) : most === null ? "…" : number(most);
-  const unit = scale === "uniform" ? "× uniform" : UNITS[state.by];
-  const cell = factor === 1 ? "every link" : scale === "uniform" && state.pool !== "largest" ? `all of ${factor}×${factor} together` : `${POOLED[state.pool]} ${factor}×${factor}`;
+  const unit = unitOf(state), cell = cellOf(state, factor);
   return html`<div class="legend" role="note" aria-label="legend">
     <span class="scale"><i>${low}</i><${Ramp} scale=${scale} /><i>${high}</i></span>
     <span class="unit">${unit}, ${scale === "log" ? "logarithmic" : scale === "uniform" ? "1 in the middle" : "linear"}, <b>${cell}</b></span>

@@ -13,7 +13,7 @@ function reading(row, key) {
 }
 
 function axis(rows, key, from, to) {
-  const values = rows.map((r) => reading(r, key).v).filter((v) => typeof v === "number");
+  const values = rows.map((r) => reading(r, key)).flatMap(({ v, low, high }) => [v, low, high]).filter((v) => typeof v === "number");
   let low = Math.min(...values, Infinity), high = Math.max(...values, -Infinity);
   if (!(high > low)) { low = (Number.isFinite(low) ? low : 0) - 0.5; high = low + 1; }
   const room = 0.04 * (high - low);
@@ -52,6 +52,6 @@ export function Scatter({ rows, x, y, inside, brushed, picked, pick }) {
       <circle cx=${across.at(a.v)} cy=${up.at(b.v)} r=${picked.includes(row.at) ? 6.5 : 4} data-at=${row.at} tabindex="0" role="button" class=${picked.includes(row.at) ? "picked" : ""}
         aria-label=${`head ${row.at}: ${number(a.v)}, ${number(b.v)}`} onClick=${() => pick(row.at)} onKeyDown=${(e) => (e.key === "Enter" || e.key === " ") && (e.preventDefault(), pick(row.at))}>
         <title>${row.at}: ${number(a.v)}, ${number(b.v)}</title></circle>
-      ${picked.includes(row.at) && html`<text x=${across.at(a.v) + 9} y=${up.at(b.v) - 6} class="strong">${picked[0] === row.at ? "a" : "b"} ${row.at}</text>`}</g>`)}
+      ${picked.includes(row.at) && html`<text x=${across.at(a.v) + (across.at(a.v) > W - 70 ? -9 : 9)} y=${up.at(b.v) - 6} text-anchor=${across.at(a.v) > W - 70 ? "end" : "start"} class="strong">${picked[0] === row.at ? "a" : "b"} ${row.at}</text>`}</g>`)}
     ${box && html`<rect class="brush" x=${Math.min(box[0], box[2])} y=${Math.min(box[1], box[3])} width=${Math.abs(box[2] - box[0])} height=${Math.abs(box[3] - box[1])} />`}</svg>`;
 }

@@ -8,6 +8,11 @@ const DEFAULTS = {
   stat: "entropy", sort: "place", filter: "",
   x: "distance", y: "entropy", a: "", b: "", rb: "", tab: "text",
 };
+const CHOICES = {
+  view: ["home", "head", "compare"], by: ["weight", "norm"], scale: ["linear", "log", "uniform"],
+  pool: ["largest", "mean", "sum"], sinks: ["hide", "show"], reads: ["from", "to"], sort: ["place", "most", "least"],
+  tab: ["text", "names", "cut", "joins", "export"],
+};
 const listeners = new Set();
 let memory = ""; // where the address cannot be written, as inside a notebook
 let state = read();
@@ -16,11 +21,17 @@ function read() {
   const found = { ...DEFAULTS };
   for (const [key, text] of new URLSearchParams((memory || location.hash).replace(/^#/, ""))) {
     if (!(key in DEFAULTS)) continue;
-    if (typeof DEFAULTS[key] === "number") {
-      if (Number.isFinite(Number(text))) found[key] = Number(text);
-    } else found[key] = text;
+    if (sensible(key, text)) found[key] = typeof DEFAULTS[key] === "number" ? Number(text) : text;
   }
   return found;
+}
+
+/** An address may be old, or of another hand: what makes no sense in it is left out. */
+function sensible(key, text) {
+  if (CHOICES[key]) return CHOICES[key].includes(text);
+  if (key === "lock") return Number(text) > 0;
+  if (["layer", "head", "batch"].includes(key)) return /^\d{1,6}$/.test(text);
+  return typeof DEFAULTS[key] !== "number" || Number.isFinite(Number(text)) && Number(text) >= 0;
 }
 
 function written(next) {

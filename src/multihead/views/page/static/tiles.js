@@ -6,6 +6,7 @@ import { paint, theme } from "./colours.js";
 
 const MOST = 400; // tiles that are kept
 const AT_ONCE = 6;
+const AGAIN = 3000; // milliseconds, until what failed is asked for again
 const kept = new Map(); // address → {values, rows, columns, canvas, painted}
 
 /** The tiles of a map as it is asked for: `b` is a second map that is taken away from the first. */
@@ -14,6 +15,7 @@ export class Tiles {
     this.a = a; this.b = b; this.size = size; this.changed = changed;
     this.coming = new Map(); // key → AbortController
     this.waiting = [];
+    this.broken = new Set();
   }
 
   key(factor, row, column) {
@@ -28,7 +30,7 @@ export class Tiles {
       kept.delete(key); kept.set(key, found);
       return found;
     }
-    if (wanted && !this.coming.has(key) && !this.waiting.some((w) => w.key === key)) {
+    if (wanted && !this.coming.has(key) && !this.broken.has(key) && !this.waiting.some((w) => w.key === key)) {
       this.waiting.push({ key, factor, row, column });
     }
     return null;
@@ -53,14 +55,20 @@ export class Tiles {
       if (kept.size > MOST) kept.delete(kept.keys().next().value);
       this.failed = "";
     } catch (error) {
-      if (error.name !== "AbortError") this.failed = error.message;
+      if (error.name !== "AbortError") this.fail(key, error.message);
     } finally {
       this.coming.delete(key);
       this.changed();
     }
   }
 
-  leave() { for (const control of this.coming.values()) control.abort(); }
+  fail(key, reason) {
+    this.failed = reason;
+    this.broken.add(key);
+    setTimeout(() => { this.broken.delete(key); if (!this.left) this.changed(); }, AGAIN);
+  }
+
+  leave() { this.left = true; for (const control of this.coming.values()) control.abort(); }
 }
 
 /** A tile as a picture in the colours of a scale. */
