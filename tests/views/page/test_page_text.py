@@ -74,6 +74,21 @@ def test_hovering_reads_without_holding(head):
     assert "pin=" not in head.url
 
 
+def test_words_stay_under_the_pointer(head):
+    before = head.locator(".reader .word").nth(40).bounding_box()
+    head.locator(".reader .word").nth(40).hover()
+    until(head, "document.querySelector('.sentence').textContent.includes('(40) reads')")
+    assert head.locator(".reader .word").nth(40).bounding_box() == before
+    head.get_by_role("radio", name="who looks at it").click()
+    head.locator(".reader .word").nth(40).hover()
+    until(head, "document.querySelector('.sentence').textContent.includes('(40) is read')")
+    assert head.locator(".reader .word").nth(40).bounding_box() == before
+    rows = head.locator("table.top tr").evaluate_all(
+        "a => a.map((r) => r.getBoundingClientRect().bottom)"
+    )
+    assert max(rows) <= head.locator(".links").evaluate("e => e.getBoundingClientRect().bottom")
+
+
 def test_by_norm_the_links_are_those_of_the_norm(new_page):
     page = look(new_page(), tiny()[1], view="head", layer=1, head=2, pin="q30", by="norm")
     row = rec().weights(1, 2, slice(30, 31), by="norm")[0]

@@ -188,7 +188,7 @@ class Shown:
         weights = self.rec.weights(
             which.layer, which.head, slice(query, query + 1), by=_by(which), batch=which.batch
         )[0]
-        return {"query": query, **_links(weights), **self._about_token(query, which)}
+        return {"query": query, **_links(weights), **self._about_token(query, which, side=0)}
 
     def column(self, which: Map, key: int) -> dict[str, Any]:
         """Who looks at a key."""
@@ -197,12 +197,13 @@ class Shown:
         weights = self.rec.weights(
             which.layer, which.head, None, slice(key, key + 1), by=_by(which), batch=which.batch
         )[:, 0]
-        return {"key": key, **_links(weights), **self._about_token(key, which)}
+        return {"key": key, **_links(weights), **self._about_token(key, which, side=1)}
 
-    def _about_token(self, place: int, which: Map) -> dict[str, Any]:
-        ids, layer = self.rec.ids, self.layer(which)
-        same = ids is not None and layer.queries == ids.shape[1]
-        return self.token(place, which.batch) if same else {}
+    def _about_token(self, place: int, which: Map, side: int) -> dict[str, Any]:
+        """Of a place on an axis of the map: a source has places too, but no loss."""
+        of_layer = texts_of(self.rec, which.batch)[1]
+        is_text = of_layer[self.layer(which).index][side] == "text"
+        return self.token(place, which.batch) if is_text else {}
 
     def token(self, place: int, batch: int) -> dict[str, Any]:
         """What a token cost, and what the model thought would come behind it."""

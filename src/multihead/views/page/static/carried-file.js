@@ -94,7 +94,7 @@ function pooledCell(a) {
 function links(weights, a, side) {
   const every = [...weights].map((v) => (Number.isNaN(v) ? 0 : v));
   const top = every.map((v, i) => [i, v]).sort((p, q) => q[1] - p[1]).slice(0, LINKS).filter(([, v]) => v > 0);
-  const token = file.tokens[a.rest[0]] || {}, same = layerOf(a.layer).queries === file.home.tokens;
+  const token = file.tokens[a.rest[0]] || {}, same = layerOf(a.layer)[`${side}_text`] === "text";
   return { [side]: a.rest[0], weights: every, top, sum: every.reduce((x, y) => x + y, 0), ...(same ? token : {}) };
 }
 

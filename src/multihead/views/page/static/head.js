@@ -51,7 +51,7 @@ export function Head({ state, data, names }) {
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
-      ${pooled > 0 && html`<p class="note">Pooled in this file: the largest of ${pooled}×${pooled} weights. Exact in it: ${data.exact.join(", ")}.</p>`}
+      ${pooled > 0 && html`<p class="note">${pooled > 1 ? `Pooled in this file: the largest of ${pooled}×${pooled} weights.` : "Rounded in this file: every weight to three digits."} Exact in it: ${data.exact.join(", ")}.</p>`}
       <${Legend} state=${seen} drawn=${drawn} />
     </section>
     <section class="right">

@@ -31,11 +31,10 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
       ${pinned !== null ? html`<button class="chip" onClick=${() => setState({ pin: "" })}>${named(asked, pinned)} held ×</button>`
     : html`<span class="note">Point at a word or at the map; a click holds it.</span>`}</div>
     <p class="sentence" aria-live="polite">${answer.error && answer.key === path ? answer.error : seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
-    ${seen && html`<div class="links">
-      <table class="top"><caption>${from ? "reads most from" : "is read most by"}</caption><tbody>
+    <div class="links kept">${seen && html`<table class="top"><caption>${from ? "reads most from" : "is read most by"}</caption><tbody>
         ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => hold(i, from ? "to" : "from")}>${named(other, i)}</button></td>
           <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
-      ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}</div>`}
+      ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}`}</div>
     ${!same && html`<h3>The text that asks</h3>`}
     <${Reader} words=${words[0]} shades=${same || !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
       hover=${(i) => (same || from) && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "from")} label="the text, shaded by weight" />

@@ -1,0 +1,151 @@
+"""Other kinds of recordings: two texts on two axes, patches of an image; and hostile words anywhere."""
+
+import pytest
+import torch
+import transformers
+from pages import EVERY, HOSTILE, READY, look, name_heads, point, said, serve, tiny_session, until
+
+import multihead as mh
+from multihead.views.page.session import Session
+
+
+@pytest.fixture(scope="module")
+def translated():
+    """A tiny T5: 9 words asked by 6 words."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    with torch.no_grad(), mh.record(model, stats=EVERY) as rec:
+        model(input_ids=torch.arange(3, 12)[None], decoder_input_ids=torch.arange(20, 26)[None])
+    rec.source_words = [[f"source{i}" for i in range(9)]]
+    rec.words = [[f"target{i}" for i in range(6)]]
+    session = Session()
+    session.add(rec, "translated", {"model": "tiny T5"})
+    return rec, serve(session)
+
+
+def crossing(rec) -> int:
+    return next(layer.index for layer in rec.layers if layer.crosses)
+
+
+def test_cross_attention_has_two_texts_on_two_axes(new_page, translated):
+    rec, address = translated
+    layer = crossing(rec)
+    page = new_page()
+    page.add_init_script(
+        """window.written = new Set();
+        const before = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (t, ...at) { written.add(t); return before.call(this, t, ...at); };"""
+    )
+    look(page, address, view="head", layer=layer, head=1)
+    until(page, "written.has('target5') && written.has('source8') && !written.has('source9')")
+    weights = rec.weights(layer, 1)
+    assert weights.shape == (6, 9)
+    point(page, 4, 7)
+    until(page, "document.querySelector('.pointed').textContent.includes('reads')")
+    told = f"‘target4’ (4) reads {said(float(weights[4, 7]))} from ‘source7’ (7)"
+    assert page.locator(".pointed").inner_text() == told
+    readers = page.get_by_role("listbox")
+    assert readers.nth(0).locator(".word").all_inner_texts() == rec.words[0]
+    assert readers.nth(1).locator(".word").all_inner_texts() == rec.source_words[0]
+
+
+def test_either_text_can_be_held(new_page, translated):
+    rec, address = translated
+    layer = crossing(rec)
+    weights = rec.weights(layer, 0)
+    page = look(new_page(), address, view="head", layer=layer)
+    readers = page.get_by_role("listbox")
+    readers.nth(1).locator(".word").nth(8).click()  # there is no ninth word that asks
+    best = int(weights[:, 8].argmax())
+    until(
+        page,
+        "document.querySelector('.sentence').textContent.includes('‘source8’ (8) is read most by')",
+    )
+    assert f"‘target{best}’ ({best})" in page.locator(".sentence").inner_text()
+    page.get_by_role("radio", name="where it looks").click()
+    until(page, "!document.querySelector('.sentence').textContent.includes('source8’ (8) is')")
+    readers.nth(0).locator(".word").nth(5).click()
+    until(page, "document.querySelector('.sentence').textContent.includes('‘target5’ (5) reads')")
+    page.locator("table.top button.word").first.click()
+    key = int(weights[5].argmax())
+    until(
+        page,
+        "document.querySelector('.sentence').textContent.startsWith(arg)",
+        f"‘source{key}’ ({key}) is read most by",
+    )
+    readers.nth(0).locator(".word").nth(1).hover()
+    readers.nth(1).locator(".word").nth(2).hover()
+
+
+def test_home_marks_the_layers_that_cross(new_page, translated):
+    rec, address = translated
+    page = look(new_page(), address)
+    page.wait_for_selector(".rowname")
+    names = page.locator(".rowname").all_inner_texts()
+    assert names == [
+        f"{layer.index}×" if layer.crosses else str(layer.index) for layer in rec.layers
+    ]
+    for layer in rec.layers:  # the encoder's own, the decoder's own, and across
+        look(page, address, view="head", layer=layer.index)
+        until(page, "document.querySelector('h1').textContent === arg", f"{layer.index}.0")
+        page.wait_for_function(READY)
+
+
+def test_an_image_has_patches(new_page):
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        image_size=32, patch_size=8,
+    )  # fmt: skip
+    model = transformers.ViTModel(config).eval()
+    with torch.no_grad(), mh.record(model, stats=EVERY) as rec:
+        model(pixel_values=torch.randn(1, 3, 32, 32))
+    session = Session()
+    session.add(rec, "an image", {"model": "tiny ViT"})
+    page = look(new_page(), serve(session), view="head", sinks="show")
+    words = page.locator(".reader .word").all_inner_texts()
+    assert words[0] == "class"
+    assert words[1:6] == [f"patch·{i // 4},{i % 4}" for i in range(5)]
+    assert len(words) == 17
+    assert page.locator(".about span").all_inner_texts() == ["17 places", "no text"]
+    point(page, 3, 16)
+    until(page, "document.querySelector('.pointed').textContent.includes('reads')")
+    told = f"‘patch·0,2’ (3) reads {said(float(rec.weights(0, 0)[3, 16]))} from ‘patch·3,3’ (16)"
+    assert page.locator(".pointed").inner_text() == told
+    look(page, page.url.partition("#")[0])
+    page.wait_for_selector("text=No loss")
+
+
+def test_hostile_words_are_only_ever_text(new_page):
+    session = tiny_session()
+    shown = session.of("0")
+    shown.rec.words = [(HOSTILE * 5)[:60]]
+    shown.guesses = [[(word, 0.1) for word in HOSTILE[:5]]] * 60
+    shown.label = HOSTILE[0]
+    shown.about |= {"model": HOSTILE[0], "bos": True, "bos_token": HOSTILE[0]}
+    session.add(shown.rec, HOSTILE[0], shown.about)
+    name_heads(session)
+    page = new_page()
+    address = serve(session)
+    views = [
+        {}, *({"view": "head", "pin": "q28", "tab": tab, "q": 0, "k": 0, "span": 30} for tab in ("text", "names", "cut", "joins", "export")),
+        {"view": "compare", "a": "0.0", "b": "0.1", "rb": "1"},
+    ]  # fmt: skip
+    for view in views:
+        look(page, address, **view)
+        page.wait_for_selector(".panel, .grid, .scatter")
+        if view.get("tab") == "text":
+            until(page, "document.querySelector('.sentence').textContent.includes('reads')")
+            point(page, 14, 0)
+            until(page, "document.querySelector('.pointed').textContent.includes('<img·src=x')")
+        if view.get("tab") == "cut":
+            page.get_by_role("button", name="Cut this head").click()
+            page.wait_for_selector(".panel .reader")
+        assert page.locator("img, b >> text=/^$/ ").count() == 0
+        assert page.locator("script").count() == 1
+        assert page.locator(".about b").inner_text() == HOSTILE[0]
+        assert "taken" not in page.title()
