@@ -165,6 +165,9 @@ def test_legends_say_range_unit_and_pooling_and_the_range_is_one(compared):
     assert f"−{said(tops[2])}" in apart
     assert f"+{said(tops[2])}" in apart
     assert "weight, every link" in apart
+    assert compared.get_by_label("show").locator("option").all_inner_texts() == [
+        "weight", "weight × ‖v W_O‖",
+    ]  # fmt: skip
     compared.get_by_label("show").select_option("norm")
     until(compared, "document.querySelector('.legend').textContent.includes('‖v W_O‖')")
     compared.wait_for_function(READY)
@@ -176,7 +179,7 @@ def test_sinks_of_either_are_hidden_and_said(new_page):
     torch.manual_seed(1)
     query, key = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
     query[0, :, 0], key[0, :, 0], key[0, 0, 0] = 3.0, 0.0, 6.0
-    rec = recorded(query, key)
+    rec = recorded(query, key, [f"a_rather_long_word_{i}" for i in range(60)])
     session = Session()
     session.add(rec, "hand", {"model": "by hand"})
     page = look(new_page(), serve(session), view="compare", a="0.1", b="0.0")
@@ -186,6 +189,10 @@ def test_sinks_of_either_are_hidden_and_said(new_page):
     chip = page.locator("button.sinks")
     assert chip.inner_text() == f"weight on sinks hidden: a 0 %, b {100 * share:.0f} % show"
     assert in_map(page, "shown.hidden", 2) == [0]  # hatched, and not as if nobody might look
+    point(page, 50, 20)
+    until(page, "document.querySelectorAll('.pointed')[2].textContent.includes('(20)')")
+    for part in (".pair", ".dots"):  # a long sentence pushes nothing out of sight
+        assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth")
     chip.click()
     page.wait_for_function(READY)
     until(page, "document.querySelector('.sinks').textContent.includes('shown')")

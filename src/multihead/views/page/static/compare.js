@@ -70,7 +70,7 @@ function Maps({ state, a, b, data, there, la, lb }) {
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const hides = state.sinks === "hide", both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])];
-  return html`<${MapTools} state=${state} info=${{ sinks: [], norm_found: found }} />
+  return html`<${MapTools} state=${state} info=${infos.every((info) => info.value) ? { sinks: [], norm_found: found } : null} />
     ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
       weight on sinks ${hides ? "hidden" : "shown"}: a ${percent(hiddenOf(a, data))}, b ${percent(hiddenOf(b, there))}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>

@@ -85,7 +85,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
   return html`<div class="mapbox"><div class="canvas">
     <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas></div>
     ${trouble && html`<p class="error over" role="alert">${trouble}</p>`}
-    <p class="pointed" aria-live="polite">${said}</p></div>`;
+    <p class="pointed" aria-live="polite" title=${said}>${said}</p></div>`;
 }
 
 const typing = (target) => /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest?.("[data-keys], dialog");
