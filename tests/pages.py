@@ -127,6 +127,8 @@ def look(page, address: str, **state):
     page.wait_for_selector("main")
     if state.get("view") == "head":
         page.wait_for_function(READY)
+    elif state.get("view", "home") == "home":
+        page.wait_for_selector(".home .reader .word")
     return page
 
 
@@ -150,7 +152,8 @@ def in_map(page, what: str, nth: int = 0):
 def pixels(page, places: list[tuple[float, float]]) -> list[list[int]]:
     """The colours in the middle of links of the map."""
     return page.evaluate(
-        """(places) => { const m = document.querySelector(".mapbox canvas").headMap, r = m.ratio;
+        """async (places) => { for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
+        const m = document.querySelector(".mapbox canvas").headMap, r = m.ratio;
         const copy = new OffscreenCanvas(m.canvas.width, m.canvas.height).getContext("2d", {willReadFrequently: true});
         copy.drawImage(m.canvas, 0, 0);
         return places.map(([query, key]) => [...copy.getImageData(

@@ -138,6 +138,7 @@ def test_a_typed_text_is_recorded_and_the_view_is_kept(new_page):
     page.get_by_role("button", name="Record").click()
     page.wait_for_selector("dialog", state="detached")
     until(page, "document.querySelector('.about').textContent.includes('23 tokens')")
+    until(page, "document.querySelectorAll('.reader .word').length === 23")
     assert max(page.evaluate("told")) > 0  # it told how far it was
     assert page.locator("h1").inner_text() == "1.1"
     until(
@@ -154,6 +155,7 @@ def test_a_typed_text_is_recorded_and_the_view_is_kept(new_page):
     assert value == pytest.approx(float(made.weights(1, 1)[15, 6]), rel=1e-3, abs=1e-7)
     page.locator("header select").select_option("0")
     until(page, "document.querySelector('.about').textContent.includes('60 tokens')")
+    until(page, "document.querySelectorAll('.reader .word').length === 60")
     assert page.locator(".reader .word").all_inner_texts() == TEXT.split()
 
 

@@ -125,6 +125,8 @@ def test_an_exact_head_is_exact_at_every_zoom(from_disk, by):
     page = from_disk(
         tiny()[0], [EXACT], view="head", layer=1, head=2, q=30, k=10, span=12, sinks="show", by=by
     )
+    until(page, "document.querySelector('.mapbox canvas').headMap.shown.map.by === arg", by)
+    page.wait_for_function(READY)
     weights = rec.weights(*EXACT, by=by)
     for query, key in ((35, 15), (41, 10), (33, 20)):
         shown = page.evaluate(

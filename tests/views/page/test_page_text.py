@@ -42,6 +42,7 @@ def test_a_word_is_held_and_where_it_looks_is_read(head):
     word, (best, value) = rec().words[0][30], expected(row)[0]
     assert head.locator(".sentence").inner_text() == f"‘{word}’ (30) reads {value} from {best}."
     assert head.locator(".reader .pinned").inner_text() == word
+    assert head.locator(".reader").get_by_role("option", selected=True).all_inner_texts() == [word]
     shades = head.locator(".reader .word").evaluate_all(
         "all => all.map((e) => parseFloat((e.style.backgroundColor.match(/[\\d.]+\\)/) || ['0'])[0]))"
     )

@@ -38,10 +38,11 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
     });
   });
   useEffect(() => {
-    for (const span of box.current.querySelectorAll(".pinned")) span.classList.remove("pinned");
+    for (const span of box.current.querySelectorAll(".pinned")) { span.classList.remove("pinned"); span.ariaSelected = null; }
     const span = pinned === null ? null : spans.current[pinned];
     if (!span) return;
     span.classList.add("pinned");
+    span.ariaSelected = "true";
     if (follow) span.scrollIntoView({ block: "nearest" });
   }, [pinned, words]);
   const at = (e) => (e.target.dataset.i === undefined ? null : Number(e.target.dataset.i));
