@@ -137,6 +137,14 @@ def until(page, holds: str, arg=None) -> None:
     page.wait_for_function(f"(arg) => {holds}", arg=arg)
 
 
+def redrawn(page, holds: str, arg=None, nth: int = 0) -> None:
+    """Wait until a map shows what is asked for (`m` is the map), and all of it."""
+    until(
+        page, f"((m) => {holds})(document.querySelectorAll('.mapbox canvas')[{nth}].headMap)", arg
+    )
+    page.wait_for_function(READY)
+
+
 def point(page, query: float, key: float, nth: int = 0) -> None:
     """Put the pointer on a link of the map."""
     page.mouse.move(*page.evaluate(POINT, [query, key, nth]))

@@ -9,6 +9,7 @@ from pages import (
     pixels,
     point,
     recorded,
+    redrawn,
     said,
     serve,
     tiny,
@@ -169,8 +170,8 @@ def test_legends_say_range_unit_and_pooling_and_the_range_is_one(compared):
         "weight", "weight × ‖v W_O‖",
     ]  # fmt: skip
     compared.get_by_label("show").select_option("norm")
-    until(compared, "document.querySelector('.legend').textContent.includes('‖v W_O‖')")
-    compared.wait_for_function(READY)
+    redrawn(compared, "m.shown.map.by === 'norm'")
+    assert "weight × ‖v W_O‖, linear" in compared.locator(".legend").inner_text()
     norm = rec.weights(0, 1, by="norm")
     assert value_at(compared, 30, 3, 0) == pytest.approx(float(norm[30, 3]), rel=1e-3)
 
@@ -194,8 +195,8 @@ def test_sinks_of_either_are_hidden_and_said(new_page):
     for part in (".pair", ".dots"):  # a long sentence pushes nothing out of sight
         assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth")
     chip.click()
-    page.wait_for_function(READY)
-    until(page, "document.querySelector('.sinks').textContent.includes('shown')")
+    redrawn(page, "m.shown.map.sinks === 'show'", nth=2)
+    assert "weight on sinks shown" in chip.inner_text()
     apart = float(rec.weights(0, 1)[30, 0] - whole[30, 0])
     assert value_at(page, 30, 0, 2) == pytest.approx(apart, abs=1e-3)
     assert pixels(page, [(30, 3)])[0][3] == 255
@@ -208,17 +209,13 @@ def test_two_recordings(new_page):
     page.wait_for_function(READY)
     page.get_by_label("b of").select_option(other)
     page.wait_for_selector("text=different sizes (60 × 60, 54 × 54)")
-    page.wait_for_function(READY)
+    redrawn(page, "m.shown.map.rec === arg", other, nth=1)
     weight = float(session.of(other).rec.weights(0, 1)[30, 4])
     assert value_at(page, 30, 4, 1) == pytest.approx(weight, abs=1e-3)
     same = session.record(" ".join(reversed((WORDS * 4)[:60])), 60, "a third", lambda *_: None)
     page.reload()
     page.get_by_label("b of").select_option(same)
     until(page, "document.querySelectorAll('.mapbox canvas').length === 3")
-    page.wait_for_function(READY)
+    redrawn(page, "m.shown.minus.rec === arg", same, nth=2)
     first, second = (session.of(n).rec.weights(0, 1)[30, 4] for n in ("0", same))
-    until(
-        page, "document.querySelectorAll('.mapbox canvas')[2].headMap.shown.minus.rec === arg", same
-    )
-    page.wait_for_function(READY)
     assert value_at(page, 30, 4, 2) == pytest.approx(float(first - second), abs=1e-3)

@@ -14,6 +14,7 @@ from pages import (
     pixels,
     point,
     recorded,
+    redrawn,
     said,
     serve,
     tiny,
@@ -71,7 +72,7 @@ def test_sinks_are_hidden_and_said_and_one_click_restores_them(new_page, sunk):
     assert beside != masked
     assert hatched
     chip.click()
-    page.wait_for_function(READY)
+    redrawn(page, "m.shown.map.sinks === 'show'")
     assert chip.inner_text() == f"{100 * share:.0f} % of weight on sinks: keys 0, 17 hide"
     assert value_at(page, 50, 17) == pytest.approx(float(whole[50, 17]), rel=1e-3)
 
@@ -231,8 +232,8 @@ def test_weight_times_norm_is_that_of_the_recording(new_page):
     rec = tiny()[0].of("0").rec
     page = look(new_page(), tiny()[1], view="head", layer=1, head=1, sinks="show")
     page.get_by_label("show").select_option("norm")
-    until(page, "document.querySelector('.legend').textContent.includes('‖v W_O‖')")
-    page.wait_for_function(READY)
+    redrawn(page, "m.shown.map.by === 'norm'")
+    assert "weight × ‖v W_O‖, linear" in page.locator(".legend").inner_text()
     norms = rec.weights(1, 1, by="norm")
     values = page.evaluate(
         """() => { const m = document.querySelector(".mapbox canvas").headMap;

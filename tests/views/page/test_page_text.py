@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import READY, in_map, look, point, recorded, said, serve, tiny, until
+from pages import look, point, recorded, redrawn, said, serve, tiny, until
 
 from multihead.views.page.session import Session
 
@@ -183,5 +183,4 @@ def test_how_the_head_joins_the_others(head):
     assert [float(t) for t in texts] == pytest.approx(moves.tolist(), abs=0.006)
     head.locator("svg.joins g.click").first.click()
     until(head, "document.querySelector('h1').textContent === '1.0'")
-    head.wait_for_function(READY)
-    assert in_map(head, "shown.map.head") == 0
+    redrawn(head, "m.shown.map.head === 0")
