@@ -43,7 +43,7 @@ export function Head({ state, data, names }) {
   return html`<div class="head">
     <section class="left">
       <div class="title"><h1>${layer.index}.${head}</h1>
-        <p><span class="path">${layer.name}</span> ${own.map((n) => html`<span class="chip" title=${`${n.where}: ${number(n.score, 2)}`}>${markOf(n)} ${n.pattern}</span>`)}</p>
+        <p><span class="path">${layer.name}</span> ${own.filter((n, i) => own.findIndex((m) => m.pattern === n.pattern) === i).map((n) => html`<span class="chip" title=${`${n.where}: ${number(n.score, 2)}`}>${markOf(n)} ${n.pattern}</span>`)}</p>
         <span class="hops">${hop("↑", -1, 0, data, layer, head)}${hop("↓", 1, 0, data, layer, head)}${hop("←", 0, -1, data, layer, head)}${hop("→", 0, 1, data, layer, head)}</span></div>
       <${MapTools} state=${state} info=${told} drawn=${drawn} />
       <${MapView} map=${map} layer=${layer} words=${words} hidden=${hidden} scale=${state.scale} lock=${state.lock}
