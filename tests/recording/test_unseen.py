@@ -1,12 +1,16 @@
 """A model that works attention out by hand is refused with a reason, never half seen."""
 
+import gc
+
 import pytest
 import torch
 from architectures import BERT, VOCABULARY, Architecture, build, inputs
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import multihead as mh
+from multihead.recording.watch import Hand, watching
 
 SMALL = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GPT = {**SMALL, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_inner": 8, "rotary_dim": 4}
@@ -166,7 +170,22 @@ def heads(y):
     return y.unflatten(-1, (2, 2)).transpose(1, 2)
 
 
+def written(y):
+    cache = torch.zeros(y.shape)
+    cache[:, :5].copy_(y)
+    cache[:, 1:2] = y[:, 1:2]
+    return cache
+
+
+def by_head(scores):
+    table = torch.zeros(1, 1, 5, 5)
+    table[:, 0] = scores
+    return table
+
+
 SEVEN = torch.randn(1, 7, 4)
+SCORE, QUERY, ROUTER = nn.Linear(4, 1), nn.Linear(4, 4), nn.Linear(4, 5)
+LATENTS = nn.Parameter(torch.randn(3, 4))
 BY_PRODUCTS = {
     "bmm": lambda y: torch.bmm(scores(y).softmax(-1), SEVEN),
     "@": lambda y: scores(y).softmax(-1) @ SEVEN,
@@ -184,6 +203,33 @@ BY_PRODUCTS = {
     ),
     "four sizes": lambda y: (heads(y) @ heads(y).mT).softmax(-1) @ heads(y),
     "logarithms": lambda y: scores(y).log_softmax(-1).exp() @ SEVEN,
+    "torch.special": lambda y: torch.special.softmax(scores(y), -1) @ SEVEN,
+    "softmin": lambda y: nn.functional.softmin(-scores(y), -1) @ SEVEN,
+    "torch._softmax": lambda y: torch._softmax(scores(y), -1, False) @ SEVEN,
+    "aten": lambda y: torch.ops.aten._softmax(scores(y), -1, False) @ SEVEN,
+    "an overload": lambda y: torch.ops.aten._softmax.default(scores(y), -1, False) @ SEVEN,
+    "a sum": lambda y: ((y @ y.mT).softmax(-1)[..., None] * y[:, None]).sum(2),
+    "a sum of values in columns": lambda y: (
+        scores(y).softmax(-1)[:, :, None] * SEVEN.mT[:, None]
+    ).sum(dim=-1),
+    "less the logarithm of the sum": lambda y: (
+        ((s := y @ y.mT) - s.logsumexp(-1, keepdim=True)).exp() @ y
+    ),
+    "exp over its sum": lambda y: (e := (y @ y.mT).exp()) / e.sum(-1, keepdim=True) @ y,
+    "exp, divided afterwards": lambda y: (e := (y @ y.mT).exp()) @ y / e.sum(-1, keepdim=True),
+    "sigmoid": lambda y: (y @ y.mT).sigmoid() @ y,
+    "relu": lambda y: nn.functional.normalize((y @ y.mT).relu(), p=1, dim=-1) @ y,
+    "in place": lambda y: torch.bmm(y, y.mT).div_(2).exp_() @ y,
+    "inner": lambda y: torch.inner(torch.inner(y[0], SEVEN[0]).softmax(-1), SEVEN[0].mT),
+    "one query": lambda y: torch.einsum(
+        "bt,btd->bd", torch.einsum("bd,btd->bt", y[:, 0], y).softmax(-1), y
+    ),
+    "a query that was learnt, through a layer": lambda y: (QUERY(LATENTS) @ y.mT).softmax(-1) @ y,
+    "keys in a cache": lambda y: (y @ written(y).mT).softmax(-1) @ y,
+    "scores written into a table": lambda y: by_head(y @ y.mT).softmax(-1) @ y,
+    "weights and scores": lambda y: ((s := y @ y.mT).softmax(-1) + s) @ y,
+    "products written out": lambda y: (y[:, :, None] * y[:, None]).sum(-1).softmax(-1) @ y,
+    "additive": lambda y: SCORE((y[:, :, None] + y[:, None]).tanh()).squeeze(-1).softmax(-1) @ y,
 }
 
 
@@ -203,6 +249,23 @@ NO_ATTENTION = {
     "words": lambda y: scores(y).softmax(-1).argmax(-1),
     "words, read again": lambda y: scores(y).softmax(-1) @ TABLE,
     "the last product": lambda y: y.softmax(-1).mT @ y,  # over tokens, not what it was taken over
+    "pooling": lambda y: torch.bmm(SCORE(y).softmax(1).mT, y),
+    "pooling by einsum": lambda y: torch.einsum("bt,btd->bd", SCORE(y)[..., 0].softmax(-1), y),
+    "experts, mixed": lambda y: torch.einsum(
+        "bte,ebtd->btd", ROUTER(y).softmax(-1), torch.stack([y * n for n in range(5)])
+    ),
+    "bins": lambda y: ROUTER(y).softmax(-1) @ torch.arange(5.0),
+    "classes": lambda y: ROUTER(y).softmax(-1) @ torch.eye(5),
+    "where two pictures match": lambda y: (y @ y.mT).softmax(-1) @ torch.arange(5.0),
+    "similarities": lambda y: (10 * y @ y.mT).softmax(-1),
+    "a layer in other words": lambda y: (y @ QUERY.weight.T).relu() @ QUERY.weight,
+    "its weights in another dtype": lambda y: (
+        (y.double() @ QUERY.weight.double()).softmax(-1) @ (QUERY.weight.double() * 2)
+    ),
+    "a layer whose weights are made": lambda y: (
+        (y @ (LATENTS.mT @ LATENTS)).softmax(-1) @ y.mT[0].mT[:4]
+    ),
+    "pixels": lambda y: y[None].softmax(1),
     "losses": lambda y: nn.functional.nll_loss(y[0].log_softmax(-1), torch.zeros(5).long()),
 }
 
@@ -214,6 +277,66 @@ def test_softmaxes_that_are_no_attention_are_let_be(name, apart):
     with mh.record(model) as rec:
         model(torch.randn(1, 5, 4))
     assert len(rec.layers) == 1
+
+
+BIASES = {
+    "of a table": lambda y: torch.einsum("bqd,kd->bqk", y, QUERY.weight[torch.arange(5) % 4]),
+    "of activations": lambda y: (y @ y.mT).sigmoid(),
+    "that are normalised": lambda y: (y @ y.mT).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_product_that_ends_as_a_bias_is_let_be(name):
+    model = Only(lambda y: sdpa(y, y, y, attn_mask=BIASES[name](y)))
+    with mh.record(model) as rec:
+        model(torch.randn(1, 5, 4))
+    assert len(rec.layers) == 1
+
+
+class WithBuffers(nn.Module):
+    """A call to SDPA, and a buffer beside it: a table, or a cache of keys."""
+
+    def __init__(self, is_cache):
+        super().__init__()
+        self.is_cache = is_cache
+        self.register_buffer("keys", torch.randn(1, 5, 4))
+
+    def forward(self, y):
+        y = sdpa(y, y, y)
+        if self.is_cache:
+            self.keys[:, 2:].copy_(y[:, 2:])
+        return (y @ self.keys.mT).softmax(-1) @ y
+
+
+@torch.no_grad()
+def test_a_buffer_is_a_table_until_an_activation_is_written_into_it():
+    with mh.record(model := WithBuffers(is_cache=False)):
+        model(torch.randn(1, 5, 4))
+    with (
+        pytest.raises(ValueError, match="softmax of its own"),
+        mh.record(model := WithBuffers(is_cache=True)),
+    ):
+        model(torch.randn(1, 5, 4))
+
+
+def test_a_cache_inside_torch_func():
+    def through_a_cache(y):
+        kept = written(y)
+        return sdpa(kept, kept, kept).sum()
+
+    with mh.record(model := Only(through_a_cache)) as rec:
+        torch.func.grad(model)(torch.randn(1, 5, 4))
+    assert len(rec.layers) == 1
+
+
+def test_what_died_is_forgotten():
+    model = Only(lambda y: sdpa(*[(y @ y.mT).exp() @ torch.ones(5, 4)] * 3))
+    with watching(model, Hand()) as watch:
+        model(torch.randn(1, 5, 4))
+        gc.collect()
+        assert watch.unseen._marks == {}
+        assert watch.unseen._own == {}
 
 
 def test_allow_unseen_records_the_rest():

@@ -1,73 +1,214 @@
-"""Attention that a model works out by itself: a softmax whose result weighs something.
+"""Attention that a model works out by itself, known by where its scores come from.
 
-    scores ── softmax ── dropout, a view, another dtype, … ── matmul, bmm or einsum ── attention
-                                                           └─ anything else ────────── a router
+    activation ─┐
+                ├─ product: scores ── mask, bias, … ── softmax, exp, … ── weights ─┐
+    activation ─┘                                        values, an activation ────┴─ attention
 
-A softmax alone does not tell, so its result is followed until a product sums over what it was taken
-over. One over (…, heads, query, key) is taken for attention at once, where nothing else was seen.
+Each step alone does not tell: a router's or a pooling's scores come from a layer's parameters, and
+CLIP's similarities are a product that weighs nothing. So results are followed from the product of
+two activations to the sum of a third that they weigh. What is made of parameters, buffers or
+constants alone is the model's own, and no activation. A softmax over (…, heads, query, key) is
+taken for attention at once, where nothing else was seen.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-SOFTMAX = {
-    torch.softmax, F.softmax, Tensor.softmax, torch.log_softmax, F.log_softmax, Tensor.log_softmax
-}  # fmt: skip
+from .products import sums_over
+
 KERNELS = ("scaled_dot_product", "flex_attention")
-_PRODUCTS = {"matmul", "__matmul__", "bmm", "mm", "baddbmm", "addmm", "einsum"}
+_SOFTMAX = {"softmax", "special_softmax", "_softmax", "softmin", "gumbel_softmax",
+            "log_softmax", "special_log_softmax", "_log_softmax"}  # fmt: skip
+_POSITIVE = {"exp", "exp_", "exp2", "special_exp2", "sigmoid", "sigmoid_", "relu", "relu_"}
+_PRODUCTS = {"matmul", "linalg_matmul", "__matmul__", "bmm", "mm", "mv", "inner",
+             "baddbmm", "baddbmm_", "addbmm", "addmm", "einsum"}  # fmt: skip
+_PAIRS = {"mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__"}
+_SUMS = {"sum", "nansum"}
+_ENDS = {"linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm",
+         "batch_norm", "instance_norm", "zeros_like", "ones_like", "empty_like", "rand_like",
+         "randn_like"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What is known of a tensor that scores were made into."""
+
+    path: str
+    batched: bool  # one matrix by another, batch by batch: no layer whose weights we do not know
+    pairs: bool = False  # every query beside every key, by broadcasting: not yet summed, perhaps
+    keys: frozenset[int] = frozenset()  # how many there are, once they are weights
+    spread: bool = False  # weights times values, not yet summed
 
 
 class Unseen:
     """The modules, by path, in which attention went by that could not be seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.likely: set[str] = set()  # by the shape of a softmax, or by a kernel's name
         self.certain: set[str] = set()  # by what its result was multiplied with
-        self._flows: dict[int, tuple[weakref.ref[Tensor], int, str]] = {}  # keys, path
+        self._marks: dict[int, tuple[weakref.ref[Tensor], _Mark]] = {}
+        self._own: dict[int, tuple[weakref.ref[Tensor], None]] = {}  # beside the parameters
+        for buffer in model.buffers():
+            _note(self._own, buffer, None)
 
     def among(self, seen: set[str]) -> list[str]:
         """Where something was missed: a module that was seen may have a softmax for other ends."""
         return sorted((self.likely - seen) | self.certain)
 
-    @property
-    def follows(self) -> bool:
-        return bool(self._flows)
-
-    def saw_kernel(self, path: str) -> None:
-        self.likely.add(path)
-        self.certain.add(path)
-
-    def saw_softmax(self, path: str, args: tuple, kwargs: dict, out: Tensor) -> None:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        if out.ndim > 3:
+    def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
+        """Any function of torch that the model called, and what it gave."""
+        name = getattr(func, "__name__", "").partition(".")[0]  # an overload: _softmax.default
+        if any(kernel in name for kernel in KERNELS):
             self.likely.add(path)
-        if out.ndim > 1 and isinstance(dim, int):
-            self._follow(out, out.shape[dim], path)
+            self.certain.add(path)
+        elif name in _PRODUCTS:
+            self._saw_product(name, args, kwargs, out, path)
+        elif name in _SOFTMAX:
+            self._saw_softmax(name, args, kwargs, out, path)
+        elif self._marks or name in _PAIRS or not args or self._is_own(args[0]) is not False:
+            self._saw_other(name, args, kwargs, out, path)
 
-    def saw(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        """Any other function: a product ends what is followed; what keeps its size goes on."""
-        given = [*_tensors(args), *_tensors(kwargs.values())]
-        for tensor in given:
-            flow = self._flows.get(id(tensor))
-            if flow is None or flow[0]() is not tensor:
+    def _saw_product(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:
+        operands = _tensors((*args, *kwargs.values()))
+        if name.startswith(("baddbmm", "add")):
+            operands = operands[1:]
+        if len(operands) < 2 or not isinstance(out, Tensor):
+            return
+        owned = [bool(self._is_own(tensor)) for tensor in operands]
+        for at, tensor in enumerate(operands):
+            mark = self._mark(tensor)
+            if mark is None:
                 continue
-            _, keys, path = flow
-            if getattr(func, "__name__", "") in _PRODUCTS:
-                if _weighs(func, args, given, tensor, keys):
-                    self.certain.add(path)
-            elif isinstance(out, Tensor) and out.numel() == tensor.numel():
-                self._follow(out, keys, path)
+            others = [one for i, one in enumerate(operands) if i != at and not owned[i]]
+            equation = args[0] if name == "einsum" else "i,i" if name == "inner" else None
+            if any(sums_over(equation, operands, at, other, mark.keys) for other in others):
+                self.certain.add(mark.path)
+            if name == "einsum" and not others and out.shape == tensor.shape:
+                _note(self._marks, out, mark)  # heads that talk to one another
+        if all(owned):
+            _note(self._own, out, None)
+        elif not any(owned):
+            one, two = operands[:2]
+            self._follow(out, _Mark(path, batched=one.ndim == two.ndim))
 
-    def _follow(self, tensor: Tensor, keys: int, path: str) -> None:
-        self._flows = {i: flow for i, flow in self._flows.items() if flow[0]() is not None}
-        self._flows[id(tensor)] = (weakref.ref(tensor), keys, path)
+    def _saw_softmax(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 and name != "gumbel_softmax" else -1)
+        if not isinstance(dim, int) or not isinstance(out, Tensor) or not out.ndim:
+            return
+        if out.ndim > 3 and dim % out.ndim >= out.ndim - 2:
+            self.likely.add(path)
+        mark = self._mark(next(iter(_tensors((*args, *kwargs.values()))), None))
+        if mark is not None:
+            self._follow(out, replace(mark, path=path, keys=frozenset([out.shape[dim]])))
+
+    def _saw_other(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:
+        """What keeps its size goes on; what is weighed waits for its sum."""
+        given = _tensors((*args, *kwargs.values()))
+        gives = given[:1] if name == "__setitem__" else _tensors((out,))
+        outs = [one for one in gives if one.is_floating_point()]
+        marks = [(one, self._mark(one)) for one in given] if self._marks else []
+        marks.sort(key=lambda both: both[1] is not None and bool(both[1].keys))  # weights last
+        owned = [bool(self._is_own(one)) for one in given]
+        if given and outs and outs[0] is given[0]:
+            self._written(given, owned)
+        if all(owned) and name not in _ENDS:
+            for one in gives:
+                _note(self._own, one, None)
+            return
+        for tensor, mark in marks:
+            if mark is None:
+                continue
+            if name in _SUMS and mark.spread and _summed(tensor, args, kwargs) & mark.keys:
+                self.certain.add(mark.path)
+            for one in outs:
+                grown = _goes_on(name, mark, tensor, one, given, owned)
+                if grown is not None:
+                    self._follow(one, grown)
+        if name in _PAIRS and len(given) == 2 and not any(owned) and outs:
+            larger = outs[0].numel() > max(one.numel() for one in given)
+            if larger and min(one.ndim for one in given) > 1 and self._mark(outs[0]) is None:
+                self._follow(outs[0], _Mark(path, batched=False, pairs=True))
+
+    def _written(self, given: list[Tensor], owned: list[bool]) -> None:
+        """A buffer that an activation is written into, a cache, is the model's own no more."""
+        if not given or not owned[0]:
+            return
+        if not any(t.is_floating_point() and not own for t, own in zip(given, owned, strict=True)):
+            return
+        place = _place(given[0])
+        for i, (ref, _) in list(self._own.items()):
+            tensor = ref()
+            if tensor is None or _place(tensor) == place:
+                self._own.pop(i, None)
+
+    def _is_own(self, tensor: Any) -> bool | None:
+        """Whether a tensor is made of the model's own alone; None for what is no tensor."""
+        if not isinstance(tensor, Tensor):
+            return None
+        if id(tensor) in self._own or isinstance(tensor, nn.Parameter):
+            return True
+        return isinstance(tensor._base, nn.Parameter)
+
+    def _mark(self, tensor: Any) -> _Mark | None:
+        found = self._marks.get(id(tensor))
+        return None if found is None or found[0]() is not tensor else found[1]
+
+    def _follow(self, tensor: Tensor, mark: _Mark) -> None:
+        self._own.pop(id(tensor), None)
+        _note(self._marks, tensor, mark)
+
+
+def _note(notes: dict, tensor: Tensor, what: _Mark | None) -> None:
+    """Write something down about a tensor, until it dies."""
+    i = id(tensor)
+
+    def forget(ref: weakref.ref[Tensor]) -> None:
+        if i in notes and notes[i][0] is ref:
+            del notes[i]
+
+    notes[i] = (weakref.ref(tensor, forget), what)
+
+
+def _place(tensor: Tensor) -> int:
+    """Where its numbers lie; inside torch.func's transforms a tensor is wrapped, and has none."""
+    inner = torch._C._functorch  # type: ignore[attr-defined]
+    while inner.is_functorch_wrapped_tensor(tensor):
+        tensor = inner.get_unwrapped(tensor)
+    return tensor.untyped_storage().data_ptr()
+
+
+def _goes_on(
+    name: str, mark: _Mark, tensor: Tensor, out: Tensor, given: list[Tensor], owned: list[bool]
+) -> _Mark | None:
+    """The mark of what a function made of a marked tensor, if it is one of scores or weights."""
+    if mark.pairs and not mark.keys:
+        one_each = name == "linear" and out.shape[-1] == 1
+        if one_each or (name in _SUMS and out.shape == tensor.shape[: out.ndim]):
+            return mark
+    if name in _ENDS or name in _SUMS:
+        return None
+    if out.numel() == tensor.numel() or (out.ndim > 1 and out.shape[-2:] == tensor.shape[-2:]):
+        if name in _POSITIVE and mark.batched and not mark.keys:
+            return replace(mark, keys=frozenset(out.shape[-2:]))
+        return mark
+    if name in _PAIRS and mark.keys and out.numel() > tensor.numel():
+        weighed = any(o is not tensor and not own for o, own in zip(given, owned, strict=True))
+        return replace(mark, spread=True) if weighed else None
+    return None
+
+
+def _summed(tensor: Tensor, args: tuple, kwargs: dict) -> set[int]:
+    """The sizes of the axes that a sum is over."""
+    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
+    dims = [dim] if isinstance(dim, int) else dim or range(tensor.ndim)
+    return {tensor.shape[one] for one in dims}
 
 
 def _tensors(given: Iterable[Any]) -> list[Tensor]:
@@ -78,33 +219,3 @@ def _tensors(given: Iterable[Any]) -> list[Tensor]:
         elif isinstance(one, list | tuple):
             found += [inner for inner in one if isinstance(inner, Tensor)]
     return found
-
-
-def _weighs(func: Any, args: tuple, given: list[Tensor], weights: Tensor, keys: int) -> bool:
-    """Whether a product sums over the keys, and what is weighed is no table of the model's own."""
-    if func is torch.einsum:
-        return isinstance(args[0], str) and _sums_over(args[0], given, weights, keys)
-    left, right = given[-2:]
-    other = right if left is weights else left
-    summed = weights.shape[-1] if left is weights else weights.shape[max(-2, -weights.ndim)]
-    return summed == keys and not _is_parameter(other)
-
-
-def _sums_over(equation: str, given: list[Tensor], weights: Tensor, keys: int) -> bool:
-    terms, _, out = equation.replace(" ", "").replace("...", "").partition("->")
-    letters = list(zip(terms.split(","), given, strict=False))
-    if "->" not in equation:
-        out = "".join(letter for letter in terms if terms.count(letter) == 1)
-    for term, tensor in letters:
-        if tensor is not weights:
-            continue
-        sizes = dict(zip(reversed(term), reversed(weights.shape), strict=False))
-        for other, what in letters:
-            shared = {*term} & {*other} - {*out}
-            if what is not weights and any(sizes[letter] == keys for letter in shared):
-                return not _is_parameter(what)
-    return False
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)

@@ -25,7 +25,7 @@ from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_
 from .encoder import as_fast_paths_give
 from .names import Path, in_backward, in_checkpoint
 from .transformers import borrowed
-from .unseen import KERNELS, SOFTMAX, Unseen
+from .unseen import Unseen
 
 _READERS = {
     F.scaled_dot_product_attention: of_sdpa,
@@ -71,7 +71,7 @@ class Watch:
         self.model, self.hands = model, []
         self.path = Path(model, self._begin, self._runs_again)
         self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
-        self.unseen = Unseen()
+        self.unseen = Unseen(model)
         self.calls = 0
         self._count: dict[str, int] = {}
         self.busy = False  # with a call: what it does to answer it is no call of the model
@@ -203,12 +203,7 @@ class _Mode(TorchFunctionMode):
         out = func(*args, **kwargs)
         path = watch.path.name
         if path is not None:
-            if func in SOFTMAX:
-                watch.unseen.saw_softmax(path, args, kwargs, out)
-            elif any(kernel in getattr(func, "__name__", "") for kernel in KERNELS):
-                watch.unseen.saw_kernel(path)
-            elif watch.unseen.follows:
-                watch.unseen.saw(func, args, kwargs, out)
+            watch.unseen.saw(func, args, kwargs, out, path)
         return out
 
 
