@@ -6,9 +6,11 @@ import io
 import json
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 import torch
 from pages import HOSTILE, READY, in_map, look, point, recorded, said, tiny, tiny_session, until
+from PIL import Image
 
 import multihead as mh
 from multihead.views.page.session import Session
@@ -48,6 +50,26 @@ def test_the_view_as_svg_with_words_as_text(exporting):
     image = next(tree.iter(f"{space}image"))
     assert image.get("href").startswith("data:image/png;base64,")
     assert len(image.get("href")) > 500
+
+
+@pytest.mark.parametrize("view", ["home", "head", "compare"])
+def test_every_view_as_it_is_on_the_screen(new_page, view):
+    page = look(
+        new_page(), tiny()[1], view=view, layer=1, head=2, a="1.2", b="0.1", q=0, k=0, span=20
+    )
+    page.get_by_role("button", name="Export", exact=True).first.click()
+    name, data = saved(page, "View as SVG")
+    assert name == f"multihead-{view}.svg"
+    tree, space = ET.fromstring(data), "{http://www.w3.org/2000/svg}"
+    words = [t.text for t in tree.iter(f"{space}text")]
+    assert "multihead" in words
+    assert "Export" not in words[-3:]  # the window over the view is no part of it
+    assert [i for i in tree.iter(f"{space}image") if len(i.get("href")) > 200]
+    name, data = saved(page, "View as PNG")
+    assert name == f"multihead-{view}.png"
+    picture = np.asarray(Image.open(io.BytesIO(data)).convert("L"))
+    assert picture.shape[1] == 2 * page.viewport_size["width"]
+    assert picture.std() > 10
 
 
 def test_the_table_as_csv_and_json(exporting):

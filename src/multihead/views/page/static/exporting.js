@@ -2,7 +2,32 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { download, getJSON, paths, save, standalone } from "./source.js";
+import { Dialog } from "./dialog.js";
+import { pngOfView, svgOfView } from "./snapshot.js";
 import { shortened } from "./words.js";
+
+/** The whole view as it is on the screen; from every view. */
+export function ExportView({ state, close }) {
+  const [error, setError] = useState("");
+  const root = () => document.getElementById("page"), name = `multihead-${state.view}`;
+  const guarded = (work) => async () => { try { await work(); } catch (problem) { setError(problem.message); } };
+  return html`<${Dialog} title="Export" close=${close}>
+    <p>This view, as it is on the screen:</p><p class="row">
+      <button onClick=${guarded(async () => save(await pngOfView(root()), `${name}.png`))}>View as PNG</button>
+      <button onClick=${guarded(async () => save(new Blob([svgOfView(root())], { type: "image/svg+xml" }), `${name}.svg`))}>View as SVG</button></p>
+    <p>The table of heads:</p><p class="row"><${Tables} state=${state} guarded=${guarded} /></p>
+    ${!standalone && html`<p>The whole, as one page that opens anywhere:</p><p class="row">
+      <button onClick=${guarded(() => download(`/export.html?rec=${state.rec}&heads=`, "multihead.html"))}>Page as HTML</button>
+      <span class="note">the heads that say most exactly, the others pooled</span></p>`}
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+  </${Dialog}>`;
+}
+
+function Tables({ state, guarded, busy = false }) {
+  const heads = async () => JSON.stringify((await getJSON(paths.home(state.rec, state.batch))).heads, null, 1);
+  return html`${!standalone && html`<button disabled=${busy} onClick=${guarded(() => download(`/heads.csv?rec=${state.rec}`, "heads.csv"))}>CSV</button>`}
+    <button disabled=${busy} onClick=${guarded(async () => save(new Blob([await heads()], { type: "application/json" }), "heads.json"))}>JSON</button>`;
+}
 
 export function Exports({ state, layer, head }) {
   const [chosen, setChosen] = useState(`${layer.index}.${head}`), [error, setError] = useState(""), [busy, setBusy] = useState(false);
@@ -14,12 +39,11 @@ export function Exports({ state, layer, head }) {
     setBusy(false);
   };
   const button = (label, work) => html`<button disabled=${busy} onClick=${guarded(work)}>${label}</button>`;
-  return html`<h3>This view</h3><p class="row">
+  return html`<h3>This map</h3><p class="row">
       ${button("PNG", async () => save(await pngOf(canvas()), `${name}.png`))}
       ${button("SVG", async () => save(new Blob([await svgOf(canvas(), name)], { type: "image/svg+xml" }), `${name}.svg`))}</p>
     <h3>The table of heads</h3><p class="row">
-      ${!standalone && button("CSV", () => download(`/heads.csv?rec=${state.rec}`, "heads.csv"))}
-      ${button("JSON", async () => save(new Blob([JSON.stringify((await getJSON(paths.home(state.rec, state.batch))).heads, null, 1)], { type: "application/json" }), "heads.json"))}</p>
+      <${Tables} state=${state} guarded=${guarded} busy=${busy} /></p>
     ${!standalone && html`<h3>The whole, as one page</h3><p>One file that opens anywhere, with no network: the chosen heads exactly at every zoom, all others pooled, and it says so.</p>
       <p class="row"><label>heads, exactly <input value=${chosen} onInput=${(e) => setChosen(e.target.value)} size="24" placeholder="18.6,16.0" /></label>
         ${button("HTML", () => download(`/export.html?rec=${state.rec}&heads=${encodeURIComponent(chosen)}`, "multihead.html"))}</p>`}

@@ -9,6 +9,7 @@ import { Head } from "./head.js";
 import { Compare } from "./compare.js";
 import { OwnText } from "./owntext.js";
 import { Help } from "./help.js";
+import { ExportView } from "./exporting.js";
 
 const VIEWS = { home: Home, head: Head, compare: Compare };
 
@@ -46,6 +47,7 @@ function Page() {
     <${Top} state=${state} data=${data} open=${setOpen} />
     <main><${View} key=${state.view} state=${shown} data=${data} names=${names} /></main>
     ${open === "text" && html`<${OwnText} data=${data} close=${() => setOpen("")} />`}
+    ${open === "export" && html`<${ExportView} state=${state} close=${() => setOpen("")} />`}
     ${open === "help" && html`<${Help} close=${() => setOpen("")} />`}`;
 }
 
@@ -75,6 +77,7 @@ function Top({ state, data, open }) {
       onChange=${(e) => setState({ batch: Number(e.target.value) })}>
       ${Array.from({ length: data.batches }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}
     ${data.can_run && !standalone && html`<button onClick=${() => open("text")}>Your own text</button>`}
+    <button onClick=${() => open("export")}>Export</button>
     <button class="icon" aria-label="light or dark" title="light or dark" onClick=${turn}>◐</button>
     <button class="icon" aria-label="keys" title="keys (?)" onClick=${() => open("help")}>?</button>
   </header>`;
