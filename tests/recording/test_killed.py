@@ -85,16 +85,16 @@ SAVE = {3: [2], 5: [4], 6: [4], 9: [4, 3], 13: [4, 4, 2], 15: [4, 4, 4], 16: [4,
 # Of the newer recording, and of the older.
 REPLACE = {1: [1], 4: [3, 1], 15: [4, 4, 4, 1], 16: [4, 4, 4, 1]}
 # When the n-th call is kept, those before the one that came before it are written.
-RECORD = {3: [1], 4: [2], 5: [4], 6: [4], 7: [4, 1], 9: [4, 4], 12: [4, 4, 2]}
+RECORD = {2: [1], 3: [2], 4: [3], 5: [4], 6: [4, 1], 7: [4, 2], 9: [4, 4], 12: [4, 4, 3]}
 # Rows: what the prefill finished is there, and steps when there are as many rows again.
-GENERATE = {3: [6], 4: [6] * 3, 9: [6] * 3, 21: [12, 6, 6], 0: [14] * 3}
+GENERATE = {3: [6] * 2, 4: [6] * 3, 9: [6] * 3, 21: [12, 12, 6], 0: [14] * 3}
 
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
     """The folders that processes left behind, by what they were doing and when they were killed."""
     folder = tmp_path_factory.mktemp("killed")
-    moments = {"save": [0, *SAVE], "replace": REPLACE, "record": [0, 2, *RECORD]}
+    moments = {"save": [0, *SAVE], "replace": REPLACE, "record": [0, 1, *RECORD]}
     cases = [
         f"{what}-{n}" for what, some in {**moments, "generate": GENERATE}.items() for n in some
     ]
@@ -153,7 +153,7 @@ def test_two_savings_that_were_cut_short(left, tmp_path):
             shutil.copy(left / case / name, tmp_path / name)
             os.utime(tmp_path / name, (when, when))
     rec = mh.load(tmp_path)
-    assert [len(text.layers) for text in rec.texts] == [4, 4, 4, 1]
+    assert [len(text.layers) for text in rec.texts] == [4, 4, 4, 2]
     assert [text[0].queries for text in rec.texts] == [5, 7, 5, 7]
 
 
@@ -164,7 +164,7 @@ def test_while_recording(left, whole, call):
 
 def test_before_a_layer_is_finished(left):
     with pytest.raises(ValueError, match="no meta.json and no layers"):
-        mh.load(left / "record-2")
+        mh.load(left / "record-1")
 
 
 def test_after_recording(left, whole):
