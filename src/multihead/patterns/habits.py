@@ -106,8 +106,13 @@ def _broad(layer: Layer, head: int, batch: int) -> float:
 
 
 def sinks(layer: Layer, head: int, batch: int = 0) -> tuple[Sink, ...]:
-    """The sinks of a head, heaviest first; of a layer that was recorded with `received_mean`."""
-    share: Tensor = layer["received_mean"][batch, head]
+    """The sinks of a head, heaviest first; of a layer recorded with what its keys receive."""
+    shares = layer.shares()
+    return () if shares is None else sinks_in(shares[batch, head], layer, head, batch)
+
+
+def sinks_in(share: Tensor, layer: Layer, head: int, batch: int) -> tuple[Sink, ...]:
+    """The sinks by what each key gets of a row, (key,)."""
     norms = layer.output_norm()
     own = None if norms is None else norms[batch, head]
     late = len(share) // 4  # a key that only the last rows see is no sink

@@ -171,6 +171,20 @@ class Layer:
         received = total(p * n for p, n in zip(parts, rows, strict=True))
         return received / total(rows).clamp(min=1)
 
+    def shares(self) -> Tensor | None:
+        """What each key gets of a row that may look at it, on average, (batch, heads, key).
+
+        As `received_mean` says, or as follows from `received`; None where neither was recorded.
+        """
+        if self.kinds.get("received_mean") == "key":
+            return self["received_mean"]
+        if self.kinds.get("received") != "key":
+            return None
+        received, rows = self["received"], torch.zeros(self.batch, self.heads, self.keys)
+        for i, chunk in enumerate(self.chunks):
+            rows[..., : chunk.keys] += self._seen_by(i)
+        return received / rows[..., : received.shape[-1]].clamp(min=1)
+
     def _seen_by(self, i: int) -> Tensor:
         """How many queries of chunk i may look at each key, (batch, heads, key)."""
         asked, chunk = self.asked(i), self.chunks[i]

@@ -8,7 +8,7 @@ from map_cases import CASES, asked, by_hand, case, made
 import multihead as mh
 from multihead.views.page.cache import Cache
 from multihead.views.page.session import Session
-from multihead.views.page.shown import Shown
+from multihead.views.page.shown import THUMB, Shown
 from multihead.views.page.tiles import BY, POOLS, SIDE, Map, build, factors, pooled_layer
 
 
@@ -210,3 +210,21 @@ def test_a_text_that_is_not_there(batch):
     for ask in (shown.home, shown.thumbs, lambda b: shown.head(Map(0, 0, b))):
         with pytest.raises(ValueError, match="batch must be 0 to 1"):
             ask(batch)
+
+
+def test_a_plain_recording_has_thumbnails_and_sinks_too():
+    """With the default statistics there is no heat map and no mean: both follow from what is."""
+    torch.manual_seed(3)
+    attn = mh.MultiHeadAttention(16, 4, num_kv_heads=2, mask=mh.causal())
+    x = torch.randn(2, 96, 16)
+    x[:, 0] *= 8  # a key that rows rest on
+    with torch.no_grad(), mh.record(attn) as plain:
+        attn(x)
+    more = (*mh.recording.DEFAULT, "received_mean", mh.heatmap(THUMB))
+    with torch.no_grad(), mh.record(attn, stats=more) as rich:
+        attn(x)
+    for batch in range(2):
+        assert shown_of(plain).thumbs(batch) == shown_of(rich).thumbs(batch)
+    found = [shown_of(plain).sinks(plain[0], head, 1) for head in range(4)]
+    assert found == [shown_of(rich).sinks(rich[0], head, 1) for head in range(4)]
+    assert any(found)

@@ -220,7 +220,7 @@ async def _recorded(
 
     def work() -> None:
         try:
-            last = {"recording": session.record(text, tokens, "a text typed in", tell, typed=True)}
+            last = {"recording": session.record(text, tokens, _label(text), tell, typed=True)}
         except _LeftError:
             return
         except ValueError as error:
@@ -239,6 +239,12 @@ async def _recorded(
                 yield _json(said) + b"\n"
         finally:
             left.set()
+
+
+def _label(text: str) -> str:
+    """A text by its first words, to be told from others."""
+    words = text.split()
+    return " ".join(words[:5])[:40] + (" …" if len(words) > 5 else "")
 
 
 # ── what goes wrong

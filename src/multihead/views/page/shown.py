@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...patterns import sinks
+from ...patterns import Sink, sinks_in
 from ...recording import Layer, Recording
 from .cache import Cache
 from .labels import texts_of
-from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
+from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, pooled_layer, tile
 
 THUMB = 32  # cells of a thumbnail
 STRIPS = ("entropy", "distance", "received")  # numbers a token, along the text
@@ -30,6 +30,8 @@ class Shown:
         self.serial = next(_SERIALS)  # in the cache; an id() would come again
         self.guesses: list[list[tuple[str, float]]] | None = None  # of each token's next
         self._heads: list[dict[str, Any]] | None = None
+        self._sinks: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # by layer and text
+        self._thumbs: dict[int, bytes] = {}
 
     # ── the whole
 
@@ -74,9 +76,13 @@ class Shown:
 
     def sinks(self, layer: Layer, head: int, batch: int) -> tuple[int, ...]:
         """The keys that get more than 0.3 of every row that may see them, on average."""
-        if layer.kinds.get("received_mean") != "key" or layer.crosses:
-            return ()
-        return tuple(sorted(sink.key for sink in sinks(layer, head, batch)))
+        if (layer.index, batch) not in self._sinks:
+            shares = None if layer.crosses else layer.shares()
+            self._sinks[layer.index, batch] = [
+                () if shares is None else _keys(sinks_in(shares[batch, h], layer, h, batch))
+                for h in range(layer.heads)
+            ]
+        return self._sinks[layer.index, batch][head]
 
     def _hidden(self, layer: Layer, head: int, batch: int, keys: tuple[int, ...]) -> float:
         """What share of all weight lies on these keys."""
@@ -88,19 +94,28 @@ class Shown:
     def thumbs(self, batch: int = 0) -> bytes:
         """The largest weight in each cell of every head, a byte each: 255 is 1, four decades down.
 
-        Those that were recorded with a heat map of that size; else zeros, and none is made up.
+        A recording that has no heat map of that size is swept once; one without maps has zeros.
         """
         self._check_batch(batch)
-        parts = []
-        for layer in self.rec.layers:
-            key = f"heatmap({THUMB})"
-            if key in layer.kinds and len(layer.chunks) == 1:
-                largest = layer[key].largest[batch]  # (heads, cells, cells)
-                shade = 1 + largest.clamp(min=1e-9).log10() / 4
-                parts.append((shade.clamp(0, 1) * 255).round().to(torch.uint8))
-            else:
-                parts.append(torch.zeros(layer.heads, THUMB, THUMB, dtype=torch.uint8))
-        return torch.cat(parts).contiguous().numpy().tobytes()
+        if batch not in self._thumbs:
+            shades = [1 + self._small(layer, batch).log10() / 4 for layer in self.rec.layers]
+            levels = (torch.cat(shades).clamp(0, 1) * 255).round().to(torch.uint8)
+            self._thumbs[batch] = levels.contiguous().numpy().tobytes()
+        return self._thumbs[batch]
+
+    def _small(self, layer: Layer, batch: int) -> Tensor:
+        """The largest weights of every head of a layer, (head, cell, cell), none of them 0."""
+        key = f"heatmap({THUMB})"
+        if key in layer.kinds and len(layer.chunks) == 1:
+            found = layer[key].largest[batch]
+        elif layer.has_qk:
+            factor = -(-max(layer.queries, layer.keys) // THUMB)
+            few = pooled_layer(self.rec, layer, batch, factor, [()] * layer.heads).nan_to_num(0.0)
+            down, across = (torch.arange(THUMB) * n // THUMB for n in few.shape[1:])
+            found = few[:, down][:, :, across]
+        else:
+            found = torch.zeros(layer.heads, THUMB, THUMB)
+        return found.float().clamp(min=1e-9)
 
     # ── one head
 
@@ -235,6 +250,10 @@ class Shown:
 
 def _by(which: Map) -> str:
     return "norm" if which.by == "norm" else "weight"
+
+
+def _keys(found: tuple[Sink, ...]) -> tuple[int, ...]:
+    return tuple(sorted(sink.key for sink in found))
 
 
 def _check(holds: bool, what: str, expected: object, came: object) -> None:
