@@ -21,7 +21,7 @@ from multihead.views.files import plain
 from multihead.views.page.app import make_app
 from multihead.views.page.serving import free_socket
 from multihead.views.page.session import Session
-from multihead.views.page.shown import THUMB
+from multihead.views.page.thumbs import THUMB
 from multihead.views.report import STATS
 
 TOKEN = "a-token"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .copying import copying
 from .default_text import DEFAULT_TEXT
-from .habits import Habit, Sink, habits, sinks, sinks_in
+from .habits import FEW, Habit, Sink, habits, sinks, sinks_in
 from .probing import Name, Probe, probe
 from .table import PATTERNS, Pattern
 from .verdicts import Verdict, verify
 
 __all__ = [
-    "DEFAULT_TEXT", "PATTERNS", "Habit", "Name", "Pattern", "Probe", "Sink", "Verdict", "copying",
-    "habits", "probe", "sinks", "sinks_in", "verify",
+    "DEFAULT_TEXT", "FEW", "PATTERNS", "Habit", "Name", "Pattern", "Probe", "Sink", "Verdict",
+    "copying", "habits", "probe", "sinks", "sinks_in", "verify",
 ]  # fmt: skip

@@ -194,6 +194,7 @@ class _Run:
         self._text.words = decode(self.tokenizer, self._text.ids)
         self._text.source_ids = self.inputs.source
         self._text.source_words = decode(self.tokenizer, self.inputs.source)
+        self._text.about |= self._told()
         if self.inputs.given:
             self._text.about["input"] = dict(self.inputs.given)
         if self._stream is not None:
@@ -211,6 +212,18 @@ class _Run:
             for layer in layers
             if encoder is None or not f"{layer.name}.".startswith(f"{encoder}.")
         )
+
+    def _told(self) -> dict[str, Any]:
+        """The model's own line, and whether the text begins with a BOS, where that is known."""
+        told: dict[str, Any] = {}
+        line = getattr(getattr(self.inputs.model, "config", None), "about", None)
+        if isinstance(line, str):
+            told["model"] = line
+        bos, ids = getattr(self.tokenizer, "bos_token_id", None), self._text.ids
+        if self.tokenizer is not None and ids is not None:
+            told["bos"] = bool(bos is not None and (ids[:, 0] == bos).all())
+            told["bos_token"] = getattr(self.tokenizer, "bos_token", None)
+        return told
 
     def finish(self) -> None:
         self._finish_text()

@@ -22,6 +22,8 @@ def findings(report: Report) -> list[str]:
         found += [_pattern(report, p) for p in TRIED]
         others = [p for p in ORDER if p not in TRIED and p != "first token"]
         found += [_pattern(report, p) for p in others if report.strongest(p)]
+    if not report.habits:  # what they need was not recorded
+        return found
     if report.tokens < ENOUGH:
         return [*found, f"In a text of fewer than {ENOUGH} tokens habits say nothing."]
     return [*found, *_resting(report), *_sinks(report), *_positional(report)]

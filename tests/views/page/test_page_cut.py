@@ -139,7 +139,7 @@ def test_a_typed_text_is_recorded_and_the_view_is_kept(new_page):
     page.wait_for_selector("dialog", state="detached")
     until(page, "document.querySelector('.about').textContent.includes('23 tokens')")
     until(page, "document.querySelectorAll('.reader .word').length === 23")
-    assert max(page.evaluate("told")) > 0  # it told how far it was
+    assert page.evaluate("told")  # it told how far it was
     assert page.locator("h1").inner_text() == "1.1"
     until(
         page,

@@ -44,7 +44,10 @@ def test_the_view_as_svg_with_words_as_text(exporting):
     assert name == "head-1.2.svg"
     tree = ET.fromstring(data)
     space = "{http://www.w3.org/2000/svg}"
-    words = [t.text for t in tree.iter(f"{space}text")]
+    words = [t.text for t in tree.iter(f"{space}text") if t.text]
+    told = " ".join(t.text for t in tree.iter(f"{space}tspan"))
+    assert "head 1.2 of tiny, 4-bit quantised" in told
+    assert "every link" in told
     assert tiny()[0].of("0").rec.words[0][12] in words
     assert len(words) == 40
     image = next(tree.iter(f"{space}image"))

@@ -50,10 +50,6 @@ def test_a_long_name_of_a_model_hides_nothing_else(new_page):
     page = look(new_page(), serve(session))
     assert page.evaluate(OUTSIDE) == []
     about = page.locator("header .about span")
-    first = page.locator("header button").first.bounding_box()["x"]
-    for said in about.all():
-        box = said.bounding_box()
-        assert box["x"] + box["width"] <= first
     assert page.evaluate(OVERLAP) == []
     assert about.all_inner_texts() == ["60 tokens", "no BOS"]
 

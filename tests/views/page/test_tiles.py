@@ -8,8 +8,9 @@ from map_cases import CASES, asked, by_hand, case, made
 import multihead as mh
 from multihead.views.page.cache import Cache
 from multihead.views.page.session import Session
-from multihead.views.page.shown import THUMB, Shown
-from multihead.views.page.tiles import BY, POOLS, SIDE, Map, build, factors, pooled_layer
+from multihead.views.page.shown import Shown
+from multihead.views.page.thumbs import THUMB
+from multihead.views.page.tiles import BY, FEWEST, POOLS, SIDE, Map, build, factors, pooled_layer
 
 
 def shown_of(rec):
@@ -43,7 +44,7 @@ def test_every_tile_and_every_range(name, by, hidden):
     ranges = shown.range(which)
     every = factors(rec.layers[0])
     assert {*ranges} == {str(factor) for factor in every}
-    assert every[-1] * SIDE >= max(allowed.shape) > every[-1] * SIDE // 2
+    assert every[-1] * FEWEST >= max(allowed.shape) > every[-1] * FEWEST // 2
     for factor in every:
         for pool in POOLS:
             expected = by_hand(rec, which, allowed, factor, pool)

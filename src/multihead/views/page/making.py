@@ -13,7 +13,7 @@ from ...masks import dense
 from ...observation import heatmap
 from ...recording import Recording, ablate, cut, record
 from ..report import STATS, Tell, tokenise
-from .shown import THUMB
+from .thumbs import THUMB
 
 GUESSES = 5
 _AT_ONCE = 64  # rows of logits

@@ -6,16 +6,15 @@ import itertools
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...patterns import Sink, sinks_in
+from ...patterns import FEW, Sink, sinks_in
 from ...recording import Layer, Recording
 from .cache import Cache
 from .labels import texts_of
-from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, pooled_layer, tile
+from .thumbs import THUMB, thumbs
+from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
 
-THUMB = 32  # cells of a thumbnail
 STRIPS = ("entropy", "distance", "received")  # numbers a token, along the text
 _LINKS = 8  # told of a row or a column
 _NOT_SHOWN = ("layer", "name", "head")
@@ -84,6 +83,15 @@ class Shown:
             ]
         return self._sinks[layer.index, batch][head]
 
+    def _no_sinks(self, layer: Layer) -> str:
+        """Why sinks are not told, where they cannot be."""
+        if layer.crosses:
+            return ""
+        if layer.keys < FEW:
+            return f"sinks are not told of fewer than {FEW} tokens"
+        known = {"received", "received_mean"} & layer.kinds.keys()
+        return "" if known else "sinks are not known: what keys receive was not recorded"
+
     def _hidden(self, layer: Layer, head: int, batch: int, keys: tuple[int, ...]) -> float:
         """What share of all weight lies on these keys."""
         if not keys or layer.kinds.get("received") != "key":
@@ -98,24 +106,8 @@ class Shown:
         """
         self._check_batch(batch)
         if batch not in self._thumbs:
-            shades = [1 + self._small(layer, batch).log10() / 4 for layer in self.rec.layers]
-            levels = (torch.cat(shades).clamp(0, 1) * 255).round().to(torch.uint8)
-            self._thumbs[batch] = levels.contiguous().numpy().tobytes()
+            self._thumbs[batch] = thumbs(self.rec, batch)
         return self._thumbs[batch]
-
-    def _small(self, layer: Layer, batch: int) -> Tensor:
-        """The largest weights of every head of a layer, (head, cell, cell), none of them 0."""
-        key = f"heatmap({THUMB})"
-        if key in layer.kinds and len(layer.chunks) == 1:
-            found = layer[key].largest[batch]
-        elif layer.has_qk:
-            factor = -(-max(layer.queries, layer.keys) // THUMB)
-            few = pooled_layer(self.rec, layer, batch, factor, [()] * layer.heads).nan_to_num(0.0)
-            down, across = (torch.arange(THUMB) * n // THUMB for n in few.shape[1:])
-            found = few[:, down][:, :, across]
-        else:
-            found = torch.zeros(layer.heads, THUMB, THUMB)
-        return found.float().clamp(min=1e-9)
 
     # ── one head
 
@@ -127,7 +119,7 @@ class Shown:
         return {
             "layer": which.layer, "head": which.head, "name": layer.name,
             "strips": {key: numbers(layer[key][pick], 5) for key in strips if key in layer.kinds},
-            "sinks": list(keys),
+            "sinks": list(keys), "no_sinks": self._no_sinks(layer),
             "hidden": _number(self._hidden(layer, which.head, which.batch, keys), 4),
             "norm_found": layer.output_norm() is not None,
             "moves": self._moves(layer, which.batch),
@@ -200,6 +192,7 @@ class Shown:
         """Where a query looks: every weight, and its strongest links."""
         layer = self.layer(which)
         _check(0 <= query < layer.queries, "query", f"0 to {layer.queries - 1}", query)
+        _check_plain(which)
         weights = self.rec.weights(
             which.layer, which.head, slice(query, query + 1), by=_by(which), batch=which.batch
         )[0]
@@ -209,6 +202,7 @@ class Shown:
         """Who looks at a key."""
         layer = self.layer(which)
         _check(0 <= key < layer.keys, "key", f"0 to {layer.keys - 1}", key)
+        _check_plain(which)
         weights = self.rec.weights(
             which.layer, which.head, None, slice(key, key + 1), by=_by(which), batch=which.batch
         )[:, 0]
@@ -250,6 +244,10 @@ class Shown:
 
 def _by(which: Map) -> str:
     return "norm" if which.by == "norm" else "weight"
+
+
+def _check_plain(which: Map) -> None:
+    _check(which.by != "uniform", "by", "weight or norm here", which.by)
 
 
 def _keys(found: tuple[Sink, ...]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from ...recording import Layer, Recording
 from ...recording.layer import of_text
 
 SIDE = 256  # cells of a tile
+FEWEST = 64  # cells of the coarsest level
 KEPT = 512  # cells at most that a pyramid keeps: finer ones are made when they are asked for
 _STRIP = 128  # rows that are looked at together
 
@@ -94,9 +95,9 @@ class Pyramid(NamedTuple):
 
 
 def factors(layer: Layer) -> list[int]:
-    """1, 2, 4, … up to the factor at which the whole map is one tile."""
+    """1, 2, 4, … up to the factor at which the map is 64 cells: a small one has few pixels."""
     longest = max(layer.queries, layer.keys)
-    return [2**i for i in range(max(1, math.ceil(math.log2(max(1, longest / SIDE))) + 1))]
+    return [2**i for i in range(max(1, math.ceil(math.log2(max(1, longest / FEWEST))) + 1))]
 
 
 def block(rec: Recording, which: Map, rows: slice, keys: slice) -> Cells:

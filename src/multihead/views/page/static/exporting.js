@@ -50,7 +50,23 @@ export function Exports({ state, layer, head }) {
     ${busy && html`<p role="status">Working …</p>`}${error && html`<p class="error" role="alert">${error}</p>`}`;
 }
 
-const pngOf = (canvas) => new Promise((give) => canvas.toBlob(give, "image/png"));
+/** What a picture must say of itself: which head of which model, range, unit and pooling. */
+function legend() {
+  const text = (where) => document.querySelector(where)?.innerText.replace(/\s+/g, " ").trim() || "";
+  const [low, high] = [...document.querySelectorAll(".legend .scale i")].map((i) => i.textContent);
+  return [`head ${text(".title h1")} of ${text(".about")}`, `${low} to ${high}, ${text(".legend .unit")}; ${text(".sinks").replace(/ (show|hide)$/, "")}`];
+}
+
+/** The map with its legend under it. */
+function pngOf(canvas) {
+  const m = canvas.headMap, whole = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height + 44 * m.ratio });
+  const c = whole.getContext("2d"), style = getComputedStyle(document.documentElement);
+  c.fillStyle = style.backgroundColor; c.fillRect(0, 0, whole.width, whole.height);
+  c.drawImage(canvas, 0, 0);
+  c.scale(m.ratio, m.ratio); c.fillStyle = style.color; c.font = '12px system-ui, "DejaVu Sans", sans-serif';
+  legend().forEach((line, i) => c.fillText(line, 12, canvas.height / m.ratio + 16 + 18 * i));
+  return new Promise((give) => { whole.toBlob(give, "image/png"); });
+}
 
 /** The map as a picture inside, its words as text around it. */
 export async function svgOf(canvas, title) {
@@ -65,7 +81,9 @@ export async function svgOf(canvas, title) {
   for (let i = Math.max(0, Math.ceil(m.view.k)); i < Math.min(m.shown.layer.keys, m.view.k + m.view.span); i += step) {
     words.push(`<text transform="translate(${MARGIN.left + (i + 0.5 - m.view.k) * s} ${MARGIN.top - 6}) rotate(-60)">${safe(s >= 9 ? shortened(m.shown.words[1][i] ?? "", 12) : String(i))}</text>`);
   }
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${MARGIN.left + side} ${MARGIN.top + side}" font-family="monospace" font-size="11"><title>${safe(title)}</title>
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${MARGIN.left + side} ${MARGIN.top + side + 44}" font-family="monospace" font-size="11"><title>${safe(title)}</title>
 <image x="${MARGIN.left}" y="${MARGIN.top}" width="${side}" height="${side}" href="${cut.toDataURL("image/png")}"/>
-${words.join("\n")}</svg>`;
+${words.join("\n")}
+<desc>${safe(legend().join("; "))}</desc>
+${legend().map((line, i) => `<tspan x="12" y="${MARGIN.top + side + 16 + 18 * i}">${safe(line)}</tspan>`).join("").replace(/^/, "<text>").replace(/$/, "</text>")}</svg>`;
 }

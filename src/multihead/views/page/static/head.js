@@ -1,7 +1,7 @@
 // One head: its map, the text beside it, its names, what a cut does, and how it joins the others.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { mapOf, setState, within } from "./state.js";
+import { mapOf, setState, within, noteView } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
 import { MapView } from "./headmap.js";
@@ -19,6 +19,7 @@ const TABS = { text: "Text", names: "Names", cut: "Cut and see", joins: "Joins",
 export function Head({ state, data, names }) {
   const layer = data.layers.find((l) => l.index === state.layer) || data.layers[0];
   const head = Math.min(state.head, layer.heads - 1);
+  const wrong = layer.index !== state.layer || head !== state.head;
   const words = [data.texts[layer.query_text], data.texts[layer.key_text]];
   const path = paths.head({ ...mapOf(state), layer: layer.index, head });
   const info = useAnswer(path, () => getJSON(path));
@@ -33,7 +34,6 @@ export function Head({ state, data, names }) {
     addEventListener("keydown", escape);
     return () => removeEventListener("keydown", escape);
   }, []);
-  const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 120);
   const hover = useSoon((place) => setHovered(place), 60);
   if (!layer.maps) return html`<p class="error">This recording has statistics alone (keep_qk=False): there are no maps to look at.</p>`;
   const own = namesByHead(names).get(`${layer.index}.${head}`) || [];
@@ -45,9 +45,10 @@ export function Head({ state, data, names }) {
       <div class="title"><h1>${layer.index}.${head}</h1>
         <p><span class="path">${layer.name}</span> ${own.filter((n, i) => own.findIndex((m) => m.pattern === n.pattern) === i).map((n) => html`<span class="chip" title=${`${n.where}: ${number(n.score, 2)}`}>${markOf(n)} ${n.pattern}</span>`)}</p>
         <span class="hops">${hop("↑", -1, 0, data, layer, head)}${hop("↓", 1, 0, data, layer, head)}${hop("←", 0, -1, data, layer, head)}${hop("→", 0, 1, data, layer, head)}</span></div>
+      ${wrong && html`<p class="error" role="status">There is no head ${state.layer}.${state.head} here; this is ${layer.index}.${head}.</p>`}
       <${MapTools} state=${state} info=${told} drawn=${drawn} />
       <${MapView} map=${map} layer=${layer} words=${words} hidden=${hidden} scale=${state.scale} lock=${state.lock}
-        view=${{ q: state.q, k: state.k, span: state.span }} setView=${keepView} label=${`map of head ${layer.index}.${head}`}
+        view=${{ q: state.q, k: state.k, span: state.span }} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />

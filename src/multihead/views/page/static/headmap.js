@@ -20,14 +20,18 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     if (what === "hover") { hover?.(args[0]); tell(args[0]); }
     if (what === "pick") pickAt(args[0]);
     if (what === "lasso") lasso?.(args[0]);
-    if (what === "drawn") drawn?.(args[0]);
+    if (what === "drawn") {
+      if (factor.current !== args[0].factor && pointed.current) describe(); // the same place, closer by
+      factor.current = args[0].factor;
+      drawn?.(args[0]);
+    }
   });
   const most = (factor) => {
     if (lock) return Number(lock);
     const tops = [range, second && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? 0 : null));
     return tops.includes(null) ? null : Math.max(...tops);
   };
-  const turn = useRef(0), pointed = useRef(null);
+  const turn = useRef(0), pointed = useRef(null), factor = useRef(0);
   const describe = useSoon(async () => {
     const mine = ++turn.current, place = pointed.current, m = drawing.current;
     const inside = place && place.query < layer.queries && place.key < layer.keys;
@@ -99,12 +103,16 @@ async function sentence(map, minus, layer, words, { query, key, factor: f }) {
     if (minus) {
       const other = await cell(minus);
       const apart = (found.value ?? 0) - (other.value ?? 0);
-      return `${named(words[0], query)} from ${named(words[1], key)}: ${number(found.value)} − ${number(other.value)} = ${number(apart)}${f > 1 ? `, largest of ${f}×${f} each` : ""}`;
+      const where = f > 1 ? `Rows ${low(query, f)}, keys ${low(key, f)}` : `${named(words[0], query)} from ${named(words[1], key)}`;
+      return `${where}: ${number(found.value)} − ${number(other.value)} = ${number(apart)}${f > 1 ? `, largest of ${f}×${f} each` : ""}`;
     }
-    const said = `${named(words[0], found.query)} reads ${number(found.value)} from ${named(words[1], found.key)}`;
+    const unit = map.by === "norm" ? ", weight × ‖v W_O‖" : "";
+    const said = `${named(words[0], found.query)} reads ${number(found.value)} from ${named(words[1], found.key)}${unit}`;
     return f > 1 ? `${said}, largest of ${f}×${f}` : said;
   } catch (error) { return error.message; }
 }
+
+const low = (place, f) => { const first = Math.floor(place / f) * f; return `${first}–${first + f - 1}`; };
 
 /** Where the brightest cell in view is. */
 function strongest(m, go) {

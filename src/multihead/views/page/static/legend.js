@@ -26,6 +26,7 @@ export function MapTools({ state, info }) {
 
 /** Nothing is left out silently. */
 function Sinks({ state, info }) {
+  if (info?.no_sinks) return html`<span class="note">${info.no_sinks}</span>`;
   if (!info || !info.sinks.length) return null;
   const keys = info.sinks.slice(0, 6).join(", ") + (info.sinks.length > 6 ? ", …" : "");
   const hide = state.sinks === "hide";

@@ -18,7 +18,7 @@ export function Names({ own, names, layer, head }) {
         <dt>opportunities</dt><dd>${name.rows.toLocaleString("en")} rows</dd></dl>
       <${Verdict} v=${verdicts.find((v) => v.name.pattern === name.pattern && v.name.where === name.where)} /></article>`)}
     ${scored && html`<table class="scores"><caption>every pattern, 95 % interval</caption><tbody>${Object.entries(scored.scores).map(([what, [mean, low, high]]) => html`
-      <tr><th scope="row">${what}</th><td class="bar"><span style=${{ width: percent(Math.max(0, Math.min(1, mean))).replace(" ", "") }}></span></td>
+      <tr><th scope="row">${what}</th><td class="bar"><span style=${{ width: `${100 * Math.max(0, Math.min(1, mean))}%` }}></span></td>
       <td>${number(mean, 2)} <small>${number(low, 2)} … ${number(high, 2)}</small></td></tr>`)}</tbody></table>`}`;
 }
 

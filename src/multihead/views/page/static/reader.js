@@ -45,6 +45,7 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
     span.ariaSelected = "true";
     if (follow) span.scrollIntoView({ block: "nearest" });
   }, [pinned, words]);
+  const spaced = words.length > 1 && !words.some((word) => /^\s/.test(word)); // labels, or words without their spaces
   const at = (e) => (e.target.dataset.i === undefined ? null : Number(e.target.dataset.i));
   const key = (e) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10 }[e.key];
@@ -53,7 +54,7 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
     const to = Math.max(0, Math.min(words.length - 1, (pinned ?? -1) + step));
     if (to !== pinned) hear("pick", to);
   };
-  return html`<div class="reader" ref=${box} tabindex="0" role="listbox" aria-label=${label} data-keys onKeyDown=${key}
+  return html`<div class=${spaced ? "reader spaced" : "reader"} ref=${box} tabindex="0" role="listbox" aria-label=${label} data-keys onKeyDown=${key}
     onPointerOver=${(e) => at(e) !== null && hear("hover", at(e))} onPointerLeave=${() => hear("hover", null)}
     onClick=${(e) => at(e) !== null && hear("pick", at(e))}></div>`;
 }

@@ -16,6 +16,7 @@ const CHOICES = {
 const listeners = new Set();
 let memory = ""; // where the address cannot be written, as inside a notebook
 let state = read();
+let moving = null, writing = 0; // a view of the map that is not in the address yet
 
 function read() {
   const found = { ...DEFAULTS };
@@ -46,9 +47,17 @@ function written(next) {
 
 export function getState() { return state; }
 
+/** Where the map is now: kept at once, so that whatever comes next keeps it; written a moment later. */
+export function noteView({ q, k, span }) {
+  moving = { q, k, span };
+  clearTimeout(writing);
+  writing = setTimeout(() => setState({}), 120);
+}
+
 /** Change some of the state. A new view is a step that Back undoes; all else is not. */
 export function setState(change) {
-  const next = { ...state, ...change };
+  const next = { ...state, ...moving, ...change };
+  moving = null;
   if (Object.keys(next).every((key) => next[key] === state[key])) return;
   const step = ["view", "layer", "head", "rec"].some((key) => next[key] !== state[key]);
   state = next;

@@ -26,4 +26,4 @@ export function number(value, digits = 3) {
   return size >= 100 ? value.toFixed(1) : value.toFixed(size >= 10 ? 2 : digits);
 }
 
-export const percent = (share) => `${Math.round(share * 100)} %`;
+export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(share * 100)} %`);
