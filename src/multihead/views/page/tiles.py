@@ -65,6 +65,14 @@ class Cells(NamedTuple):
             value = self.total
         return value.masked_fill(self.over == 0, torch.nan)
 
+    def tops(self, by: str) -> dict[str, float]:
+        """The largest number shown of all cells, for each way of pooling."""
+        mean = float((self.total / self.over.clamp(min=1e-30)).nan_to_num_(0.0).max())
+        largest, total = (float(part.max()) for part in (self.largest, self.total))
+        if math.isnan(largest):  # of weights that are not numbers the others still have a range
+            largest, total = (float(part.nan_to_num(0.0).max()) for part in self[:2])
+        return {"largest": largest, "mean": mean, "sum": mean if by == "uniform" else total}
+
     def coarser(self) -> Cells:
         """Four cells in one."""
         largest, total, over = self
@@ -130,14 +138,8 @@ def build(rec: Recording, which: Map) -> Pyramid:
         for factor in every:
             if factor > 1:
                 cells = cells.coarser()
-            for pool in POOLS:
-                if pool == "largest" and factor > 1:  # it is the same at every level
-                    most[factor, pool] = most[1, pool]
-                elif which.by == "uniform" or factor > 1 or pool == "largest":
-                    top = float(cells.shown(pool, which.by).nan_to_num_(0.0).max())
-                    most[factor, pool] = max(top, most.get((factor, pool), 0.0))
-                else:
-                    most[factor, pool] = most[1, "largest"]
+            for pool, top in cells.tops(which.by).items():
+                most[factor, pool] = max(top, most.get((factor, pool), 0.0))
             if factor in parts:
                 parts[factor].append(_widened(cells, -(-layer.keys // factor)))
     joined = {
