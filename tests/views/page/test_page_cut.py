@@ -83,6 +83,7 @@ def test_links_inside_a_lasso_are_cut_as_by_cut(cutting):
     corners = [(20, 2), (20, 14), (50, 14), (50, 2)]
     assert cutting.get_by_role("button", name="Cut the links inside").is_disabled()
     cutting.get_by_role("button", name="Lasso links").click()
+    until(cutting, "document.querySelector('.mapbox canvas').headMap.lassoing")
     x, y = cutting.evaluate(POINT, [*corners[0], 0])
     cutting.mouse.move(x, y)
     cutting.mouse.down()
