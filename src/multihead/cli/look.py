@@ -20,25 +20,18 @@ if TYPE_CHECKING:
 def add_look(app: "typer.Typer") -> None:
     import typer
 
+    from .options import File, ModelOrNone, Text, Tokens
+
     @app.command()
     def look(
-        text: Annotated[
-            list[str] | None, typer.Argument(metavar="[TEXT]", help="Else a story of ours.")
-        ] = None,
-        file: Annotated[
-            str | None, typer.Option(metavar="FILE", help="Read the text here; - is stdin.")
-        ] = None,
-        model: Annotated[
-            str | None,
-            typer.Option(metavar="NAME", help="A name, a transformers id or a folder."),
-        ] = None,
+        text: Text = None,
+        file: File = None,
+        model: ModelOrNone = None,
         recording: Annotated[
             list[Path] | None,
             typer.Option(metavar="RUN.HEADS", help="Show what was saved; may come again."),
         ] = None,
-        tokens: Annotated[
-            int, typer.Option(metavar="N", help="Read at most so many tokens.")
-        ] = 512,
+        tokens: Tokens = 512,
         port: Annotated[
             int | None, typer.Option(metavar="P", help="Where to serve; else 8080.")
         ] = None,

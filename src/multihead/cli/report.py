@@ -19,20 +19,14 @@ if TYPE_CHECKING:
 def add_report(app: "typer.Typer") -> None:
     import typer
 
+    from .options import File, Model, Text, Tokens
+
     @app.command()
     def report(
-        text: Annotated[
-            list[str] | None, typer.Argument(metavar="[TEXT]", help="Else a story of ours.")
-        ] = None,
-        file: Annotated[
-            str | None, typer.Option(metavar="FILE", help="Read the text here; - is stdin.")
-        ] = None,
-        model: Annotated[
-            str, typer.Option(metavar="NAME", help="A name, a transformers id or a folder.")
-        ] = "smollm2",
-        tokens: Annotated[
-            int, typer.Option(metavar="N", help="Read at most so many tokens.")
-        ] = 512,
+        text: Text = None,
+        file: File = None,
+        model: Model = "smollm2",
+        tokens: Tokens = 512,
         out: Annotated[
             Path | None,
             typer.Option("-o", "--out", metavar="DIR", help="Write figures and tables here."),
