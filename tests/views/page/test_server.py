@@ -270,7 +270,9 @@ def test_what_nobody_waits_for_is_not_done(served, monkeypatch, kind):
         assert served.ask("/tile/0/0/1/0/0.bin")[0] == 200
     for one in waiting:
         one.close()
-    time.sleep(0.1)
+    for _ in range(5):  # each comes after the news that they left
+        time.sleep(0.1)
+        assert served.ask("/static/main.js")[0] == 200
     go.set()
     monkeypatch.undo()
     assert served.ask("/range/0/0.json")[0] == 200
