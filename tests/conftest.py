@@ -1,6 +1,14 @@
 """Settings that all tests share."""
 
+import os
+
+import torch
 from hypothesis import settings
+
+# Without a GPU our kernels run step by step in Triton's interpreter, which must be said before
+# anything imports Triton.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples each run, so that green means green, and no deadline on a busy machine.
 # `pytest --hypothesis-profile=default` searches afresh.

@@ -11,6 +11,7 @@ from multihead.masks import Mask
 
 BATCH, KV_HEADS, GROUP, QUERIES, KEYS, DIM, VALUE_DIM = 2, 3, 5, 7, 11, 13, 17
 HEADS = KV_HEADS * GROUP
+ON_CPU = ("sdpa", "tiled", "dense")  # the backends that answer without a GPU
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

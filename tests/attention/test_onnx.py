@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+import zoo
 from onnx_cases import Case, collect
 from torch import Tensor
 from torch.nn.functional import pad
@@ -66,8 +67,8 @@ CASES = collect("attention", "Attention")
 PAIRS = [
     (name, backend)
     for name, case in CASES.items()
-    for backend, room in BACKENDS.items()
-    if room.refuses(problem(case)) is None
+    for backend in zoo.ON_CPU
+    if BACKENDS[backend].refuses(problem(case)) is None
 ]
 
 
@@ -75,7 +76,7 @@ def test_every_case_runs_wherever_it_can():
     assert len(CASES) == 93
     runs = Counter(backend for _, backend in PAIRS)
     # sdpa refuses the rest: any mask but causal(), a bias under causal(), softcap.
-    assert {name: runs[name] for name in BACKENDS} == {"dense": 93, "tiled": 93, "sdpa": 52}
+    assert runs == {"dense": 93, "tiled": 93, "sdpa": 52}  # the others want a GPU
 
 
 @pytest.mark.parametrize(("name", "backend"), PAIRS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import zoo
 from hypothesis import given
 from hypothesis import strategies as st
 from zoo import ask
@@ -133,7 +134,7 @@ def test_two_halves_merged_by_lse_are_the_whole(case, cut):
     torch.testing.assert_close(merged.lse, whole.lse, **CLOSE)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", zoo.ON_CPU)
 @given(st.integers(1, 9), st.integers(0, 9))
 def test_a_chunk_of_queries_is_that_part_of_the_whole(backend, chunk, before):
     """What a cache relies on: the last queries alone, over all keys, by the default offset."""

@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from ..masks import Mask
 from ..positions import Alibi
-from . import dense, sdpa, tiled
+from . import dense, flex, fused, sdpa, tiled
 from .problem import Partial, Problem, pose, without_autocast
 
 __all__ = ["BACKENDS", "Choice", "Partial", "Problem", "attend", "explain_choice"]
@@ -25,6 +25,8 @@ __all__ = ["BACKENDS", "Choice", "Partial", "Problem", "attend", "explain_choice
 # A new backend is one more line here. "auto" takes the first that does not refuse.
 BACKENDS: dict[str, ModuleType] = {
     "sdpa": sdpa,
+    "fused": fused,
+    "flex": flex,
     "tiled": tiled,
     "dense": dense,
 }
@@ -127,7 +129,7 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
     for name, room in BACKENDS.items():
         if name == "tiled" and _tiny(problem):
             return Choice("dense", "so few scores that building the matrix is fastest", refused)
-        reason = room.refuses(problem)
+        reason = fused.hesitates(problem) if room is fused else room.refuses(problem)
         if reason is None:
             return Choice(name, room.ABOUT, refused)
         refused[name] = reason
@@ -163,6 +165,8 @@ def explain_choice(
     >>> print(mh.explain_choice(q, q, q, mask=mh.causal() & mh.window(3)))
     tiled: tile by tile in O(n) memory: every mask, bias, softcap, sinks, dropout
       not sdpa: the kernel knows no mask but causal(), and this one is causal() & window(3)
+      not fused: the kernels need a GPU, and these tensors are on cpu
+      not flex: the kernel needs a GPU, and these tensors are on cpu
     """
     problem = pose(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,

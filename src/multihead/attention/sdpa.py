@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from ..masks import causal
 from ..positions import Alibi
-from . import flash
+from . import cudnn, flash
 from .merge import add_sinks, merge, row_pull, sinks_gradient
 from .problem import Partial, Problem, exact, is_mapped
 
@@ -30,8 +30,8 @@ ABOUT = "PyTorch's fused kernel: no mask or a causal one, a bias, sinks"
 def refuses(problem: Problem) -> str | None:
     """Why this backend cannot answer, or None."""
     p = problem
-    if p.query.device.type not in ("cpu", "meta"):
-        return f"it knows the CPU kernel alone, and these tensors are on {p.query.device.type}"
+    if p.query.device.type not in ("cpu", "meta", "cuda"):
+        return f"it knows kernels for CPU and CUDA, and these tensors are on {p.query.device.type}"
     if p.query.shape[0] == 0:
         return "the kernel does not take an empty batch"
     if p.mask is not None and p.mask != causal():
@@ -54,12 +54,14 @@ def refuses(problem: Problem) -> str | None:
         return "under vmap it maps over query, key and value alone"
     if p.bias is not None and p.mask is not None:
         return "the kernel takes a bias or a causal mask, not both"
-    return None
+    return cudnn.refuses(p) if p.query.device.type == "cuda" else None
 
 
 def run(problem: Problem) -> Partial:
     """Attention by PyTorch's fused kernel."""
     p = problem
+    if p.query.device.type == "cuda":
+        return cudnn.run(p)
     bias = p.bias
     if isinstance(bias, Tensor):
         tokens = p.query.shape[2], p.key.shape[2]

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import answer, choose
+from ..attention import answer
 from ..attention.merge import sinks_weight
 from ..attention.problem import pose, without_autocast
 from ..masks import Mask
 from ..positions import Alibi
+from .fused import look, sweep_by_kernels
 from .gradient import RowStatistics, differentiable
 from .merging import merge
 from .result import RESERVED, Observation
@@ -70,8 +71,7 @@ def observe(
     )  # fmt: skip
     asked = asked_statistics(stats)
     chosen = choose_rows(rows, query.shape[2], query.device)
-    used = choose(problem, backend).backend
-    out, whole = answer(problem, used)
+    used, out, whole, told = look(problem, asked if lse is None else (), backend)
     # A slice is a view, indices are a copy.
     here = slice(None) if rows is None else rows if isinstance(rows, slice) else chosen
     row_lse = whole[:, :, here] if lse is None else known_lse(lse, whole.shape, whole, chosen)
@@ -81,8 +81,10 @@ def observe(
         problem=dataclasses.replace(firm, query=firm.query[:, :, here]),
         lse=firm_lse.detach(), queries=chosen, total=query.shape[2],
     )  # fmt: skip
+    rest = tuple(statistic for statistic in asked if statistic.key not in told)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
-        found = gather(view, asked)
+        found = {key: value[:, :, here] for key, value in told.items()} | gather(view, rest)
+    found = {statistic.key: found[statistic.key] for statistic in asked}
     if firm is not problem:  # a score is what it was before its row was moved
         moved = (row_lse - firm_lse).detach()
         for statistic in asked:
@@ -113,6 +115,8 @@ def _gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     with torch.no_grad():
         known = {statistic.key: statistic.at_once(view) for statistic in rest}
         found.update({key: value for key, value in known.items() if value is not None})
+        rest = [s for s in rest if s.key not in found]
+        found.update(sweep_by_kernels(view, rest))
         rest = [s for s in rest if s.key not in found]
         gatherers = {statistic.key: statistic.begin(view) for statistic in rest}
         if gatherers:

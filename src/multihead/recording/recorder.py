@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
-from ..attention import answer, choose
+from ..attention import answer
 from ..attention.problem import Problem, pose, without_autocast
-from ..observation import gather
+from ..observation import gather, look
 from ..observation.statistics import Statistic
 from ..observation.statistics.heatmap import Heat
 from ..observation.statistics.peak import PeakKey
@@ -52,16 +52,21 @@ class Recorder(Hand):
         with _exactly(call.query):
             call = self._rules.simplify(call)
         problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
-        out, lse = answer(problem, choose(problem).backend)
+        _, out, lse, told = look(problem, self.statistics)
         with _exactly(lse):
             firm = steady(problem)  # what is kept must give the weights again
-            lse = lse if firm is problem else answer(firm, choose(firm).backend).lse
+            if firm is not problem:
+                lse, told = answer(firm).lse, {}
             calm, lse = _calm(firm), _alone(lse)
             layer = self._layer(place, call, calm)
             related = layer.relate(calm)
             every = torch.arange(problem.query.shape[2], device=lse.device)
             view = View(related.problem, lse, every, len(every))
-            layer.add(related, lse, gather(view, self.statistics))
+            if related.problem is not calm:  # its rows or keys are counted from elsewhere
+                told = {}
+            rest = tuple(s for s in self.statistics if s.key not in told)
+            told = {key: _alone(value) for key, value in told.items()}
+            layer.add(related, lse, told | gather(view, rest))
             self._values[place.index] = (calm.value, related.new)
             self._kept(layer)
         return out

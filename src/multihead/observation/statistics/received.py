@@ -28,13 +28,17 @@ class Received(Statistic):
         return self.name or ("received" if self.by is None else "received_by")
 
     def begin(self, view: View) -> _Received:
+        return _Received(view, self.factor(view))
+
+    def factor(self, view: View) -> Tensor | None:
+        """What each key is weighed by, (#batch, heads, key, 1)."""
         factor = None if self.by is None else per_head(self.by, view, "received")
         if factor is not None and factor.shape[-1] != 1:
             raise ValueError(
                 "received(by) takes one number a key, but "
                 f"{factor.shape[-1]} columns came; ask for one at a time."
             )
-        return _Received(view, factor)
+        return factor
 
     def dense(self, matrix: Matrix) -> Tensor:
         total = matrix.weights.sum(-2)

@@ -1,0 +1,209 @@
+# Triton only looks like Python:
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
+"""Sizes of tiles by device and shape, descriptors, and the launch of each kernel."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..band import Band
+from .backward import key_kernel, query_kernel
+from .decode import merge_kernel, share_kernel
+from .forward import forward_kernel
+from .masses import masses_kernel
+from .question import Asked, Pulls, Question, Sizes, Told
+
+INTERPRETED = triton.knobs.runtime.interpret
+
+# On Hopper, by the width of a head and whether each row sees about half of the keys. Measured on an
+# H200 with benchmarks/gpu.py; the first whose width is enough.
+_HOPPER = {
+    (64, False): Sizes(64, 128, 4, 3),
+    (64, True): Sizes(64, 64, 4, 3),
+    (128, False): Sizes(128, 128, 8, 3),
+    (128, True): Sizes(64, 64, 4, 3),
+    (256, False): Sizes(64, 64, 4, 2),
+    (256, True): Sizes(64, 64, 4, 2),
+}
+_LONG = 8192  # from here on a causal map of wide heads is as a full one: the diagonal weighs little
+_BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
+_ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
+_FEW_ROWS = 64  # of all heads of a group: these are shared out over the keys
+_SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
+
+
+@functools.cache
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def sizes(device: torch.device, dim: int, *, causal: bool = False, long: bool = False) -> Sizes:
+    """The tile of the forward kernel and of sweeps."""
+    if INTERPRETED:
+        return _SMALL
+    if not is_hopper(device):
+        return next(s for wide, s in _ELSEWHERE.items() if dim <= wide)
+    if dim == 128 and long:
+        causal = False
+    return next(s for (wide, c), s in _HOPPER.items() if dim <= wide and c == causal)
+
+
+def width(dim: int) -> int:
+    """The next power of two, which is what a tile must have."""
+    return max(16, triton.next_power_of_2(dim))
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Strides that a descriptor takes: columns side by side, all else in steps of 16 bytes."""
+    step = 16 // tensor.element_size()
+    steps = [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
+    aligned = tensor.data_ptr() % 16 == 0 and all(s % step == 0 and s > 0 for s in steps[:-1])
+    if aligned and tensor.stride(-1) == 1 and tensor.shape[-1] > 1:
+        return tensor
+    short = -tensor.shape[-1] % step
+    if short:
+        return torch.nn.functional.pad(tensor, (0, short))[..., : tensor.shape[-1]]
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def rows_of(tensor: Tensor, rows: int, dim: int) -> TensorDescriptor:
+    """A descriptor by which a kernel reads or writes `rows` of one head at a time."""
+    step = 16 // tensor.element_size()
+    strides = [s if n > 1 else -(-s // step) * step or step
+               for s, n in zip(tensor.stride()[:-1], tensor.shape, strict=False)]  # fmt: skip
+    return TensorDescriptor(tensor, [*tensor.shape], [*strides, 1], [1, 1, rows, dim])
+
+
+def empty_like_rows(query: Tensor, heads: int, tokens: int, dim: int) -> Tensor:
+    """Rows of `dim` columns as the query's lie, each in steps of 16 bytes."""
+    step = 16 // query.element_size()
+    wide = -(-dim // step) * step
+    if query.stride(1) < query.stride(2):  # (batch, tokens, heads, dim), as projections give it
+        return query.new_empty(query.shape[0], tokens, heads, wide).transpose(1, 2)[..., :dim]
+    return query.new_empty(query.shape[0], heads, tokens, wide)[..., :dim]
+
+
+def numbers_of(bands: tuple[Band, ...], device: torch.device) -> Tensor | None:
+    """left, right and length of each band, as a kernel reads them."""
+    if not bands:
+        return None
+    flat = [n for band in bands for n in band[:3]]
+    return torch.tensor(flat, dtype=torch.int32).to(device, non_blocking=True)
+
+
+def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
+    """out, lse and what was asked, by whichever kernel fits."""
+    few = question.group * question.query.shape[2] <= _FEW_ROWS
+    if few and tile is None and question.key.shape[2] > 2 * _FEW_ROWS:
+        return _decode(question, asked)
+    q, k, v = (plain(t) for t in question.tensors)
+    batch, heads, queries, dim = q.shape
+    dims, value_dims = width(dim), width(v.shape[3])
+    band = question.band
+    rows, keys, warps, stages = tile or sizes(
+        q.device, max(dims, value_dims), causal=band.right <= 0, long=queries >= _LONG
+    )
+    out = empty_like_rows(q, heads, queries, v.shape[3])
+    told = Told.empty(out, asked)
+    forward_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+        rows_of(q, rows, dims), rows_of(k, keys, dims), rows_of(v, keys, value_dims),
+        rows_of(out, rows, value_dims), *told[1:], numbers_of(asked.masses, q.device),
+        question.sinks, **question.numbers, SINKS=question.sinks is not None, **asked.flags,
+        MASSES=len(asked.masses), ONE_SIDED=band.right <= 0, ROWS=rows, KEYS=keys, DIM=dims,
+        VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return told
+
+
+def _decode(question: Question, asked: Asked) -> Told:
+    """The same for a few queries over many keys."""
+    q, (k, v) = question.query, (plain(t) for t in question.tensors[1:])
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    batch, heads, queries, dim = q.shape
+    length, value_dim = k.shape[2], v.shape[3]
+    rows = 16 if question.group * queries <= 16 else 64
+    keys = 16 if INTERPRETED else 64 if max(dim, value_dim) <= 128 else 32
+    wanted = triton.cdiv(2 * processors(q.device), batch * k.shape[1])
+    per_share = keys * triton.cdiv(triton.cdiv(length, keys), wanted)
+    shares = triton.cdiv(length, per_share)
+    total = batch * heads * queries
+    parts = q.new_empty(shares, total, value_dim, dtype=torch.float32)
+    carried = q.new_empty(4, shares, total, dtype=torch.float32)
+    best = q.new_empty(shares, total, dtype=torch.int32) if asked.peak_key else None
+    flags = {name: asked.flags[name] for name in ("ENTROPY", "DISTANCE", "PEAK_KEY")}
+    value_dims = width(value_dim)
+    share_kernel[(shares, k.shape[1], batch)](
+        q, rows_of(k, keys, width(dim)), rows_of(v, keys, value_dims), parts, carried, best,
+        q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), dim=dim, value_dim=value_dim,
+        per_share=per_share, **question.numbers, **flags, ROWS=rows, KEYS=keys, DIM=width(dim),
+        VALUE_DIM=value_dims, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    told = Told.empty(q.new_empty(batch, heads, queries, value_dim), asked)
+    merge_kernel[(triton.cdiv(total, 4),)](
+        parts, carried, best, *told[:6], question.sinks, heads=heads, queries=queries, total=total,
+        shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **asked.flags,
+        ROWS=4, VALUE_DIM=value_dims, num_warps=4,
+    )  # fmt: skip
+    return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
+
+
+def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
+    """The weight of each row inside each band, given lse, (band, batch, heads, query)."""
+    q, k = plain(question.query), plain(question.key)
+    batch, heads, queries, dim = q.shape
+    dims = width(dim)
+    rows, keys, warps, _ = sizes(q.device, dims, causal=True)
+    found = q.new_empty(len(bands), batch, heads, queries, dtype=torch.float32)
+    masses_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+        rows_of(q, rows, dims), rows_of(k, keys, dims), lse.contiguous(), found,
+        numbers_of(bands, q.device), **question.numbers, MASSES=len(bands), ROWS=rows, KEYS=keys,
+        DIM=dims, num_warps=warps, num_stages=2,
+    )  # fmt: skip
+    return found
+
+
+def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value."""
+    q, k, v, do = (plain(t) for t in (*question.tensors, grad_out))
+    batch, heads, queries, dim = q.shape
+    kv_heads, length, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    dims, value_dims = width(dim), width(value_dim)
+    rows, keys, warps, stages = (
+        _SMALL if INTERPRETED
+        else next(s for wide, s in _BACKWARD.items() if max(dims, value_dims) <= wide)
+    )  # fmt: skip
+    dq = empty_like_rows(q, heads, queries, dim)
+    dk = empty_like_rows(k, kv_heads, length, dim)
+    dv = empty_like_rows(v, kv_heads, length, value_dim)
+    read = (
+        rows_of(q, rows, dims), rows_of(k, keys, dims), rows_of(v, keys, value_dims),
+        rows_of(do, rows, value_dims),
+    )  # fmt: skip
+    told = (lse, pulls.back, pulls.entropy, pulls.distance, pulls.masses,
+            numbers_of(pulls.bands, q.device))  # fmt: skip
+    common = dict(
+        **question.numbers, plain_scale=question.scale, ENTROPY=pulls.entropy is not None,
+        DISTANCE=pulls.distance is not None, MASSES=len(pulls.bands), ROWS=rows, KEYS=keys,
+        DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    query_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+        *read, rows_of(dq, rows, dims), *told, **common
+    )
+    key_kernel[(triton.cdiv(length, keys) * kv_heads, batch)](
+        *read, rows_of(dk, keys, dims), rows_of(dv, keys, value_dims), *told, **common
+    )
+    return dq, dk, dv

@@ -1,0 +1,131 @@
+"""On a GPU: which statistics our kernels tell, on the way through attention or in their own sweep.
+
+What they do not know (top, expect, masks that are no band, some rows alone) is left to the sweep
+over tiles, which any device has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...attention import answer, choose, fused
+from ...attention.band import Band, band_of
+from ...attention.fused.question import Asked, Told, question_of
+from ...attention.problem import Problem, without_autocast
+from ..statistics import Statistic
+from ..statistics.distance import Distance
+from ..statistics.entropy import Effective, Entropy
+from ..statistics.heatmap import Heat, HeatMap, cell_edges
+from ..statistics.mass import Mass
+from ..statistics.peak import MaxScore, Peak, PeakKey
+from ..statistics.received import Received, ReceivedMean
+from ..view import View
+
+_ON_THE_WAY = (Entropy, Distance, Peak, PeakKey, MaxScore, Mass)  # Effective is an Entropy
+
+
+class Looked(NamedTuple):
+    """What attention gave, by which backend, and the statistics that came with it."""
+
+    backend: str
+    out: Tensor
+    lse: Tensor
+    found: dict[str, Tensor]
+
+
+def look(problem: Problem, statistics: tuple[Statistic, ...], backend: str = "auto") -> Looked:
+    """Attention, and those of the statistics that our kernels tell on the way, for all rows."""
+    told_of = tuple(s for s in statistics if isinstance(s, _ON_THE_WAY) and _known(s))
+    if backend == "auto" and statistics and fused.hesitates(problem) is None:
+        backend = "fused"  # where there is something to tell it costs least
+    used = choose(problem, backend).backend
+    if used != "fused" or not told_of:
+        out, lse = answer(problem, used)
+        return Looked(used, out, lse, {})
+    kinds = {type(s) for s in told_of}
+    masses = [s for s in told_of if isinstance(s, Mass)]
+    asked = Asked(
+        entropy=bool(kinds & {Entropy, Effective}), distance=Distance in kinds,
+        peak=bool(kinds & {Peak, MaxScore}), peak_key=PeakKey in kinds,
+        masses=tuple(_band(s) for s in masses),
+    )  # fmt: skip
+    batch, heads, queries, _ = problem.query.shape
+    for mass in masses:
+        mass.mask.check(batch, heads, queries, problem.key.shape[2])
+    with without_autocast(problem.query.device.type):
+        told = fused.look(problem, asked)
+    found = {s.key: _one(s, told, masses) for s in told_of}
+    return Looked(used, told.out, told.lse, found)
+
+
+def _one(statistic: Statistic, told: Told, masses: list[Mass]) -> Tensor:
+    seen = told.lse.detach() != -math.inf
+    match statistic:
+        case Effective():
+            assert told.entropy is not None
+            return told.entropy.exp().masked_fill(~seen, 0.0)
+        case Mass():
+            assert told.masses is not None
+            return told.masses[masses.index(statistic)]
+        case MaxScore():  # lse + ln peak; a row on a sink alone has none
+            assert told.peak is not None
+            score = told.lse.detach() + told.peak.log()
+            return torch.where(seen & (told.peak > 0), score, 0.0)
+    found = getattr(told, statistic.key)
+    return found.clamp(max=1.0) if isinstance(statistic, Peak) else found
+
+
+def _known(statistic: Statistic) -> bool:
+    if not isinstance(statistic, Mass):
+        return True
+    band = band_of(statistic.mask)
+    return band is not None and band.lengths is None
+
+
+def _band(mass: Mass) -> Band:
+    band = band_of(mass.mask)
+    assert band is not None
+    return band
+
+
+def sweep_by_kernels(view: View, statistics: list[Statistic]) -> dict[str, object]:
+    """Those of the statistics that kernels find from query, key and lse, by name."""
+    whole = len(view.queries) == view.total
+    if not whole or fused.hesitates(view.problem) is not None:
+        return {}
+    return swept(view, statistics)
+
+
+def swept(view: View, statistics: list[Statistic]) -> dict[str, object]:
+    """The same, of a view that the kernels are known to take."""
+    known = [s for s in statistics if isinstance(s, Received | ReceivedMean | Heat)]
+    masses = [s for s in statistics if isinstance(s, Mass) and _known(s)]
+    if not known and not masses:
+        return {}
+    from ...attention.fused.launch import masses as masses_of
+    from .cells import cells_of, pairs_of
+    from .columns import received, seen_by
+
+    question, lse, found = question_of(view.problem), view.lse, {}
+    columns = any(not isinstance(s, Heat) for s in known)
+    total = received(question, lse) if columns else lse
+    for statistic in known:
+        if isinstance(statistic, Heat):
+            lengths = (view.total, view.problem.key.shape[2])
+            edges = [cell_edges(length, statistic.cells) for length in lengths]
+            sums, largest = cells_of(question, lse, edges)
+            pairs = pairs_of(question, edges).expand(sums.shape)
+            found[statistic.key] = HeatMap(sums, largest, pairs)
+        elif isinstance(statistic, ReceivedMean):
+            found[statistic.key] = total / seen_by(question).clamp(min=1)
+        else:
+            factor = statistic.factor(view)
+            found[statistic.key] = total if factor is None else total * factor[..., 0]
+    if masses:
+        inside = masses_of(question, lse, tuple(_band(s) for s in masses))
+        found |= {s.key: inside[i] for i, s in enumerate(masses)}
+    return found

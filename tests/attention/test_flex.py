@@ -1,0 +1,113 @@
+"""FlexAttention: every mask a place at a time, and its blocks. Here without being compiled."""
+
+import itertools
+
+import pytest
+import torch
+import zoo
+
+import multihead as mh
+from multihead.attention import dense, flex
+
+MASKS = zoo.every_mask(zoo.BATCH, zoo.HEADS, zoo.QUERIES, zoo.KEYS)
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.mark.parametrize("offset", [4, -2, torch.tensor([3, -4])], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_at_single_places_is_what_it_allows(name, offset):
+    at = flex.at_places(MASKS[name], offset)
+    sizes = (zoo.BATCH, zoo.HEADS, zoo.QUERIES, zoo.KEYS)
+    allowed = MASKS[name].allows(torch.arange(zoo.QUERIES), torch.arange(zoo.KEYS), offset)
+    allowed = allowed.expand(sizes)
+    b, h, q, k = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
+    found = torch.vmap(at)(b.flatten(), h.flatten(), q.flatten(), k.flatten())
+    assert torch.equal(found.reshape(sizes), allowed)
+
+
+@pytest.fixture
+def eagerly(monkeypatch):
+    """The same call, not compiled: it builds the matrix, on any device."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    monkeypatch.setattr(flex, "_kernel", lambda: flex_attention)
+
+
+ASKED = {
+    "plain": {},
+    "softcap": {"softcap": 1.3},
+    "bias": {"bias": torch.linspace(-2, 2, 200)},
+    "alibi": {"bias": mh.alibi(zoo.HEADS)},
+    "sinks": {"sinks": torch.linspace(-1, 1, zoo.HEADS)},
+    "offsets": {"offset": torch.tensor([60, -4])},
+}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("extra", ASKED)
+@pytest.mark.parametrize("name", ["none", "causal", "packed", "dense", "same_token", "nothing"])
+def test_numbers(eagerly, name, extra):
+    """Of more than one block; rows that see nothing are 0, and their lse −inf."""
+    q, k, v = zoo.tensors(queries=150, keys=200, dim=16, value_dim=16)
+    masks = {"none": None, **zoo.every_mask(zoo.BATCH, zoo.HEADS, 150, 200)}
+    p = zoo.ask(q, k, v, mask=masks[name], **ASKED[extra])
+    found, expected = flex.run(p), dense.run(p)
+    torch.testing.assert_close(found.out, expected.out, rtol=0, atol=2e-6)
+    torch.testing.assert_close(found.lse, expected.lse, rtol=1e-6, atol=2e-6)
+
+
+def test_blocks_are_those_of_the_mask(eagerly):
+    q, k, v = zoo.tensors(queries=400, keys=400, dim=16, value_dim=16)
+    blocks = flex._block_mask(zoo.ask(q, k, v, mask=mh.causal() & mh.window(130)))
+    assert blocks is not None
+    part, whole = blocks.kv_num_blocks, blocks.full_kv_num_blocks
+    assert (part + whole)[0, 0].tolist() == [1, 2, 3, 3]  # what lies beyond is never visited
+    assert blocks.kv_indices[0, 0, 2, : part[0, 0, 2]].tolist() == [0, 1, 2]
+
+
+def test_what_it_refuses():
+    p = zoo.ask(*zoo.tensors())
+    assert "needs a GPU" in str(flex.refuses(p))
+
+
+@GPU
+def test_compiled_once_for_a_kind_of_mask():
+    """Every mask and argument on a GPU; another text's ids do not compile it again."""
+    import torch._dynamo.testing
+
+    q, k, v = (t.cuda() for t in zoo.tensors(0, torch.bfloat16, queries=900, keys=1000, dim=64,
+                                            value_dim=64))  # fmt: skip
+    torch._dynamo.reset()
+    flex._kernel.cache_clear()
+    counts = []
+    for seed in range(3):
+        ids = torch.randint(0, 4, (zoo.BATCH, 1000), generator=torch.Generator().manual_seed(seed))
+        mask = mh.causal() & mh.documents(ids.sort().values.cuda())
+        p = zoo.ask(q, k, v, mask=mask)
+        assert flex.refuses(p) is None
+        found, expected = (
+            flex.run(p),
+            dense.run(zoo.ask(q.float(), k.float(), v.float(), mask=mask)),
+        )
+        torch.testing.assert_close(found.out.float(), expected.out, rtol=0, atol=2e-2)
+        torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-4)
+        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert counts[0] == counts[-1], counts
+
+
+@GPU
+@pytest.mark.parametrize(
+    ("name", "extra"), itertools.product(["packed", "dense"], ["alibi", "sinks"])
+)
+def test_numbers_and_gradients_compiled(name, extra):
+    from oracle import assert_by_the_rule, results
+
+    tensors = [t.cuda() for t in zoo.tensors(0, torch.bfloat16, queries=900, keys=1000, dim=64,
+                                             value_dim=64)]  # fmt: skip
+    mask = zoo.every_mask(zoo.BATCH, zoo.HEADS, 900, 1000)[name].to("cuda")
+    given = {n: t.cuda() if isinstance(t, torch.Tensor) else t for n, t in ASKED[extra].items()}
+    if extra == "alibi":
+        given = {"bias": mh.alibi(mh.alibi(zoo.HEADS).slopes.cuda())}
+    p = zoo.ask(*tensors, mask=mask, **given)
+    grad = torch.randn(*p.query.shape[:3], 64, device="cuda").bfloat16()
+    assert_by_the_rule(p, results(flex.run, p, grad), grad)

@@ -1,0 +1,168 @@
+"""Our kernels by the numerics rule: on a GPU, and without one under Triton's interpreter."""
+
+import dataclasses
+
+import pytest
+import torch
+import zoo
+from kernels import CASES, DEVICE, DTYPES, problem
+from oracle import assert_by_the_rule, gold, results
+
+import multihead as mh
+from multihead.attention import dense, fused
+from multihead.attention.band import Band, band_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of NaN, numpy's
+
+
+def grad_of(p):
+    random = torch.Generator().manual_seed(11)
+    shape = (*p.query.shape[:3], p.value.shape[3])
+    return torch.randn(shape, generator=random).to(p.query.device, p.query.dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_out_and_gradients_by_the_rule(name, dtype):
+    p = problem(name, dtype)
+    assert fused.refuses(p) is None
+    assert_by_the_rule(p, results(fused.run, p, grad_of(p)), grad_of(p))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lse(name):
+    p = problem(name)
+    found, expected = fused.run(p).lse, dense.run(gold(p)).lse
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=4e-6)
+
+
+def test_a_wrong_answer_is_noticed():
+    """The rule can fail: a scale that is 5 % off, and a mask that is a key too wide."""
+    p = problem("causal window")
+    for wrong in (
+        dataclasses.replace(p, scale=p.scale * 1.05),
+        dataclasses.replace(p, mask=mh.causal() & mh.window(20)),
+    ):
+        with pytest.raises(AssertionError):
+            assert_by_the_rule(p, results(fused.run, wrong, grad_of(p)), grad_of(p))
+
+
+@pytest.mark.parametrize("name", ["three heads to one", "lengths", "sinks", "three queries"])
+def test_every_number_is_written_and_every_run_gives_the_same_bits(name, monkeypatch):
+    def poisoned(self, *size, dtype=None, **more):
+        size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+        made = torch.full((*size,), 77, dtype=dtype or self.dtype, device=self.device)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    p = problem(name)
+    first = results(fused.run, p, grad_of(p))
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    second = results(fused.run, p, grad_of(p))
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key
+
+
+def test_strides_as_they_come():
+    p = problem("causal")
+    expected = fused.run(p).out
+
+    def laid(tensor, how):
+        if how == "heads inside":  # (batch, tokens, heads, dim)
+            return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+        if how == "columns apart":
+            return tensor.mT.contiguous().mT
+        if how == "a part of more":
+            return torch.nn.functional.pad(tensor, (3, 5, 1, 2))[:, :, 1:-2, 3:-5]
+        return tensor[:1].expand_as(tensor)  # "one for all"
+
+    for how in ("heads inside", "columns apart", "a part of more"):
+        changed = {n: laid(getattr(p, n), how) for n in ("query", "key", "value")}
+        assert torch.equal(fused.run(dataclasses.replace(p, **changed)).out, expected), how
+    one = dataclasses.replace(p, key=laid(p.key, "one for all"), value=laid(p.value, "one for all"))
+    assert torch.equal(fused.run(one).out[0], expected[0])
+
+
+def test_a_nan_stays_in_its_row():
+    p = problem("causal")
+    expected = fused.run(p).out
+    query = p.query.clone()
+    query[0, 1, 5, 3] = torch.nan
+    out = fused.run(dataclasses.replace(p, query=query)).out
+    assert out[0, 1, 5].isnan().all()
+    out[0, 1, 5] = expected[0, 1, 5]
+    assert torch.equal(out, expected)
+
+
+def test_what_it_refuses():
+    p = problem("causal")
+    wide = torch.zeros(2, 2, 23, 300, device=DEVICE).half()
+    for change, reason in (
+        ({n: getattr(p, n).float() for n in ("query", "key", "value")}, "bfloat16 and float16"),
+        ({"bias": torch.zeros(1, 1, 23, 37, device=DEVICE)}, "no bias"),
+        ({"dropout": 0.1}, "no dropout"),
+        ({"mask": mh.documents([0] * 37)}, "one run of keys"),
+        ({"mask": mh.causal() | mh.prefix(3)}, "one run of keys"),
+        ({"scale": -1.0}, "scale above 0"),
+        ({"query": wide, "key": wide, "value": wide}, "up to 256"),
+        ({"offset": 2**35}, "32 bits"),
+    ):
+        assert reason in str(fused.refuses(dataclasses.replace(p, **change))), reason
+
+
+def test_without_an_interpreter_it_wants_a_gpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    fused._machine.cache_clear()
+    assert (
+        fused._machine(torch.device("cpu"))
+        == "the kernels need a GPU, and these tensors are on cpu"
+    )
+    fused._machine.cache_clear()
+
+
+CHANGES = {
+    "query": {"query": 1.5}, "key": {"key": 1.5}, "value": {"value": 1.5},
+    "mask": {"mask": mh.causal() & mh.window(2)}, "scale": {"scale": 0.9},
+    "softcap": {"softcap": 0.5}, "sinks": {"sinks": torch.ones(2)}, "offset": {"offset": 1},
+    "offsets": {"offset": torch.tensor([1, 2])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_argument_changes_the_output(name):
+    q, k, v = (t.to(DEVICE) for t in zoo.tensors(3, torch.float16, kv_heads=1, group=2))
+    base = {"query": q, "key": k, "value": v, "mask": mh.causal(), "backend": "fused"}
+    change = {n: base[n] * c if isinstance(c, float) and n in base else c
+              for n, c in CHANGES[name].items()}  # fmt: skip
+    change = {n: c.to(DEVICE) if isinstance(c, torch.Tensor) else c for n, c in change.items()}
+    assert (mh.attend(**{**base, **change}) - mh.attend(**base)).abs().max() > 1e-2
+
+
+def test_masks_that_are_bands():
+    assert band_of(None) == Band()
+    assert band_of(mh.causal() & mh.window(5) & mh.prefix(7)) == Band(4, 0, 7)
+    assert band_of(mh.offset(3)) == Band(-3, 3)
+    assert band_of(mh.causal() | mh.window(5)) is None
+    joined = band_of(mh.padding([3, 9]) & mh.padding([5, 5]))
+    assert joined is not None
+    assert joined.lengths is not None
+    assert joined.lengths.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("name", ["causal", "sinks", "one query"])
+def test_compiled_and_exported(name):
+    """The operators that a compiler sees, with their shapes and dtypes."""
+    p = problem(name)
+    question, asked = fused.question_of(p), fused.Asked(True, True, True, True, (Band(1, -1),))
+    bands = [n for band in asked.masses for n in band[:3]]
+    torch.library.opcheck(
+        fused._forward_operator, (*fused._pack(question), list(asked[:4]), bands),
+        test_utils=("test_schema", "test_faketensor"),
+    )  # fmt: skip
+    told = fused.look(p, asked)
+    rows = told.lse.masked_fill(told.lse == -torch.inf, 0.0)
+    torch.library.opcheck(
+        fused._backward_operator,
+        (*fused._pack(question), grad_of(p), told.lse, rows, rows, None, rows[None], bands),
+        test_utils=("test_schema", "test_faketensor"),
+    )  # fmt: skip

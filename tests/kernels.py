@@ -1,0 +1,51 @@
+"""Problems for our kernels, and where they run: on a GPU, or step by step in Triton's interpreter."""
+
+from __future__ import annotations
+
+import torch
+import zoo
+
+import multihead as mh
+from multihead.attention import Problem
+
+# The interpreter multiplies the bits of bfloat16 as whole numbers.
+DTYPES = (torch.float16, torch.bfloat16) if torch.cuda.is_available() else (torch.float16,)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # without one conftest.py sees to it
+
+
+# Each is a problem of its own kind: tiles are 16 × 16 under the interpreter, so that these have
+# several, and edges inside of them. Sizes replace those of zoo.tensors.
+CASES: dict[str, dict] = {
+    "all keys": {},
+    "causal": {"mask": mh.causal()},
+    "three heads to one": {"mask": mh.causal(), "group": 3, "kv_heads": 2, "queries": 41},
+    "more queries than keys": {"mask": mh.causal(), "queries": 53},
+    "window": {"mask": mh.window(9)},
+    "causal window": {"mask": mh.causal() & mh.window(19), "queries": 37},
+    "behind": {"mask": mh.offset(-2) & mh.causal()},
+    "ahead": {"mask": mh.offset(2)},
+    "first keys": {"mask": mh.prefix(5)},
+    "lengths": {"mask": mh.padding([0, 20])},
+    "causal lengths": {"mask": mh.causal() & mh.padding([9, 20]), "queries": 37},
+    "offset": {"mask": mh.causal(), "offset": 3},
+    "offsets": {"mask": mh.causal(), "offset": torch.tensor([5, -6])},
+    "softcap": {"softcap": 1.3},
+    "softcap, sinks": {"mask": mh.causal(), "softcap": 1.3, "sinks": torch.tensor([0.5, -1.0])},
+    "sinks": {"mask": mh.padding([0, 20]), "sinks": torch.tensor([0.5, -1.0])},
+    "odd widths": {"mask": mh.causal(), "dim": 13, "value_dim": 33},
+    "one query": {"mask": mh.causal(), "queries": 1, "keys": 300},
+    "three queries": {"mask": mh.causal() & mh.window(177), "queries": 3, "keys": 300},
+    "decoding, sinks": {"queries": 1, "keys": 200, "sinks": torch.tensor([0.5, -1.0])},
+    "one key": {"keys": 1, "queries": 3},
+    "logits beyond 100": {"mask": mh.causal(), "scale": 25.0},
+}
+
+
+def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Problem:
+    asked = dict(CASES[name])
+    given = {n: asked.pop(n) for n in [*asked] if n in ("group", "kv_heads", "queries", "keys",
+                                                        "dim", "value_dim")}  # fmt: skip
+    small = {"queries": 23, "keys": 37, "dim": 16, "value_dim": 16, "group": 2, "kv_heads": 1}
+    moved = {n: t.to(device) if isinstance(t, torch.Tensor) else t for n, t in asked.items()}
+    tensors = zoo.tensors(3, dtype, **{**small, **given})
+    return zoo.ask(*(t.to(device) for t in tensors), **moved)

@@ -1,0 +1,128 @@
+"""What our kernels tell, on the way and in their own sweep, against the whole matrix in float64.
+
+On a GPU, and without one under Triton's interpreter.
+"""
+
+import pytest
+import torch
+from kernels import CASES, DEVICE, problem
+from oracle import gold
+from whole_map import close, matrix
+
+import multihead as mh
+from multihead.observation.fused import look, swept
+from multihead.observation.statistics import find
+from multihead.observation.view import View
+
+ON_THE_WAY = (
+    "entropy", "effective", "distance", "peak", "peak_key", "max_score", mh.mass(mh.offset(-1)),
+    mh.mass(mh.prefix(2)), mh.mass(mh.window(3) & mh.causal(), name="near"),
+)  # fmt: skip
+SWEPT = (
+    "received", "received_mean", mh.heatmap(4), mh.heatmap(19), mh.mass(mh.window(4)),
+)  # fmt: skip
+
+
+def expected(statistic, p):
+    """Its formula on the matrix, worked out on the CPU."""
+    wide = gold(p)
+    moved = {n: t.cpu() if isinstance(t, torch.Tensor) else t for n, t in wide.__dict__.items()}
+    return statistic.dense(matrix(type(wide)(**moved)))
+
+
+def moved(value):
+    return tuple(map(moved, value)) if isinstance(value, tuple) else value.cpu()
+
+
+def slack(statistic, p):
+    """As each statistic states it: relative to the largest it can be, more for large scores."""
+    scores = float(
+        (p.query.float().norm(dim=-1).max() * p.key.float().norm(dim=-1).max()) * p.scale
+    )
+    size = p.key.shape[2] if statistic.key in ("distance", "effective") else 1
+    size = p.query.shape[2] if statistic.key.startswith(("received", "heatmap")) else size
+    return (statistic.tolerance + 8 * 2**-23 * scores) * max(1.0, size)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_way(name):
+    p = problem(name)
+    asked = tuple(map(find, ON_THE_WAY))
+    seen = look(p, asked, "fused")
+    assert seen.backend == "fused"
+    assert {*seen.found} == {s.key for s in asked}
+    for statistic in asked:
+        close(moved(seen.found[statistic.key]), expected(statistic, p), statistic.key,
+              slack(statistic, p))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_swept(name):
+    p = problem(name)
+    asked = [find(s) for s in SWEPT]
+    lse = look(p, (), "fused").lse
+    view = View(p, lse, torch.arange(p.query.shape[2], device=DEVICE), p.query.shape[2])
+    found = swept(view, asked)
+    assert {*found} == {s.key for s in asked}
+    for statistic in asked:
+        close(moved(found[statistic.key]), expected(statistic, p), statistic.key,
+              slack(statistic, p))  # fmt: skip
+
+
+def test_a_sweep_gives_the_same_bits():
+    p = problem("causal")
+    asked = [find(s) for s in SWEPT]
+    lse = look(p, (), "fused").lse
+    view = View(p, lse, torch.arange(p.query.shape[2], device=DEVICE), p.query.shape[2])
+    one, two = swept(view, asked), swept(view, asked)
+    for key, value in one.items():
+        close(moved(value), moved(two[key]), key, 0.0)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "logits beyond 100"])
+def test_gradients_of_all_that_is_told(name):
+    """Against autograd through the definition in float64, out and lse at the same time."""
+    p = problem(name)
+    stats = ("entropy", "effective", "distance", mh.mass(mh.offset(-1)), mh.mass(mh.prefix(2)))
+    random = torch.Generator().manual_seed(2)
+    rows = p.query.shape[:3]
+    weights = [torch.randn(rows, generator=random).to(DEVICE) for _ in range(len(stats) + 1)]
+    pull = torch.randn(*rows, p.value.shape[3], generator=random).to(DEVICE)
+
+    def gradients(tensors, backend):
+        leaves = [t.detach().clone().requires_grad_() for t in tensors]
+        given = {n: getattr(p, n) for n in ("mask", "scale", "softcap", "sinks", "offset")}
+        seen = mh.observe(*leaves, stats=stats, backend=backend, **given)
+        lse = seen.lse.masked_fill(seen.lse == -torch.inf, 0.0)
+        total = (seen.out * pull.to(seen.out.dtype)).sum() + (lse * weights[0]).sum()
+        for weight, value in zip(weights[1:], seen.found.values(), strict=True):
+            total = total + (value * weight).sum() / (10 if value is not seen.entropy else 1)
+        return torch.autograd.grad(total, leaves)
+
+    given = (p.query, p.key, p.value)
+    wide = gradients([t.double() for t in given], "dense")
+    for name, one, two in zip("qkv", gradients(given, "fused"), wide, strict=True):
+        assert one.dtype == torch.float16
+        error = (one.double() - two).abs().max() / two.abs().max()
+        assert error < 3e-3, f"d{name}: {error:.1e}"
+
+
+def test_observe_by_name_is_attend_and_takes_rows():
+    p = problem("causal")
+    stats = ("entropy", mh.mass(mh.prefix(1)), "received", mh.top(2))
+    every = mh.observe(p.query, p.key, p.value, mask=p.mask, stats=stats, backend="fused")
+    some = mh.observe(
+        p.query, p.key, p.value, mask=p.mask, stats=stats, rows=slice(3, 9, 2), backend="fused"
+    )
+    assert torch.equal(every.out, mh.attend(p.query, p.key, p.value, mask=p.mask, backend="fused"))
+    assert torch.equal(some.entropy, every.entropy[:, :, 3:9:2])
+    assert [*every.keys()] == ["entropy", "mass:prefix(1)", "received", "top(2)"]
+    torch.testing.assert_close(every.received.sum(-1), torch.full((2, 2), 23.0, device=DEVICE))
+
+
+def test_a_statistic_that_is_wrong_is_noticed():
+    p = problem("causal")
+    entropy = find("entropy")
+    wrong = look(p, (entropy,), "fused").found["entropy"].cpu() + 1e-3
+    with pytest.raises(AssertionError):
+        close(wrong, expected(entropy, p), "entropy", slack(entropy, p))
