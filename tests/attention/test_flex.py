@@ -97,7 +97,7 @@ def test_compiled_once_for_a_kind_of_mask():
 
 @GPU
 @pytest.mark.parametrize(
-    ("name", "extra"), itertools.product(["packed", "dense"], ["alibi", "sinks"])
+    ("name", "extra"), [*itertools.product(["packed", "dense"], ["alibi", "sinks"])]
 )
 def test_numbers_and_gradients_compiled(name, extra):
     from oracle import assert_by_the_rule, results

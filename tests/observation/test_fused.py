@@ -5,6 +5,7 @@ On a GPU, and without one under Triton's interpreter.
 
 import pytest
 import torch
+import zoo
 from kernels import CASES, DEVICE, problem
 from oracle import gold
 from whole_map import close, matrix
@@ -14,6 +15,7 @@ from multihead.observation.fused import look, swept
 from multihead.observation.statistics import find
 from multihead.observation.view import View
 
+MORE = 4 if DEVICE == "cuda" else 1  # tiles are so much larger there
 ON_THE_WAY = (
     "entropy", "effective", "distance", "peak", "peak_key", "max_score", mh.mass(mh.offset(-1)),
     mh.mass(mh.prefix(2)), mh.mass(mh.window(3) & mh.causal(), name="near"),
@@ -67,6 +69,16 @@ def test_swept(name):
     for statistic in asked:
         close(moved(found[statistic.key]), expected(statistic, p), statistic.key,
               slack(statistic, p))  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", [2, 4, 8])
+def test_cells_of_one_size(cells):
+    """A power of two: of several tiles, of one, and several in a tile."""
+    p = zoo.ask(*(t.to(DEVICE) for t in zoo.tensors(1, torch.float16, queries=64 * MORE,
+                keys=64 * MORE, dim=16, value_dim=16, group=2, kv_heads=1)), mask=mh.causal())  # fmt: skip
+    heat = mh.heatmap(cells)
+    view = View(p, look(p, (), "fused").lse, torch.arange(64 * MORE, device=DEVICE), 64 * MORE)
+    close(moved(swept(view, [heat])[heat.key]), expected(heat, p), heat.key, slack(heat, p))
 
 
 def test_a_sweep_gives_the_same_bits():

@@ -20,8 +20,9 @@ from ..masks import prefix
 from ..observation import asked_statistics, mass
 from ..observation.statistics import Stats
 from .corpus import Corpus, gather_texts
-from .growing import Growing, give_back_holes
+from .growing import Growing
 from .inputs import Inputs
+from .keeping import give_back_holes
 from .layer import Layer
 from .recorder import Recorder
 from .recording import Recording, decode

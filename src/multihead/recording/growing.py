@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import dataclasses
-import mmap
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..attention import fused
 from ..attention.problem import Problem
 from ..masks import dense, prefix
 from ..positions import Alibi
 from .continuing import goes_on
 from .files import moved_to_disk
 from .joining import join_steps
+from .keeping import kept, send, settle
 from .layer import Chunk, Layer, written
 from .watch import Place
 
@@ -30,9 +29,6 @@ class Related(NamedTuple):
     version: int  # of the keys
     first: int  # how many were dropped in front
     new: Tensor  # the places, among the keys that came, of those that were not known
-
-
-_LARGE = 2**15  # bytes
 
 
 class Growing:
@@ -62,6 +58,7 @@ class Growing:
             return problem.key.shape == self._last.shape and torch.equal(problem.key, self._last)
         if self._last is None or problem.query.shape[0] != self.layer.batch:
             return False
+        settle()
         i = len(self.layer.chunks) - 1
         place = self.layer.chunks[i].offset
         asked = None if place is None else self.tensors.get(f"{i}.query")
@@ -79,7 +76,8 @@ class Growing:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
         self.changes, before_bytes = self.changes + 1, self.bytes
-        keys = _kept(problem.key[:, :, first:])  # a cache may be written to in place
+        keys = problem.key[:, :, first:]
+        keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
         offset = problem.offset if isinstance(problem.offset, int) else None
@@ -106,9 +104,9 @@ class Growing:
             self._append(f"key.{version}", keys, new)
         norms = problem.value[:, :, first:].float().norm(dim=-1)
         self._append(f"value_norm.{version}", norms, new)
-        # To compare the next call with: where that will be, on the device.
-        self._last = keys if problem.key.device.type == "cpu" else problem.key[:, :, first:].clone()
+        self._last = keys  # to compare the next call with: where that will be, on the device
         self.added = self.bytes - before_bytes
+        send()
 
     def add_output_norms(self, value: Tensor, new: Tensor, weight: Tensor) -> None:
         """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
@@ -116,6 +114,13 @@ class Growing:
         heads, dim = self.layer.heads, value.shape[-1]
         weight = weight.reshape(heads, dim, -1).float()
         gram = weight @ weight.mT  # (heads, dim, dim)
+        if value.is_cuda and len(new) == value.shape[2] and fused.ready(value.device):
+            from .kernels import output_norms
+
+            if (found := output_norms(value, gram)) is not None:
+                self._append(f"output_norm.{self.layer.chunks[-1].version}", found, new)
+                send()
+                return
         rows = value[:, :, new].float()
         rows = rows.repeat_interleave(heads // value.shape[1], dim=1)
         norms = value.new_zeros(value.shape[0], heads, value.shape[2], dtype=torch.float32)
@@ -127,6 +132,7 @@ class Growing:
 
         It goes on growing as before; what is large is shared, not copied.
         """
+        settle()
         tensors = dict(self.tensors)
         for name, pieces in self._pieces.items():
             if pieces:
@@ -165,6 +171,7 @@ class Growing:
         self.bytes = 0
 
     def _held(self) -> dict[str, Tensor]:
+        settle()
         pieces = {f"{n}/{i}": t for n, some in self._pieces.items() for i, t in enumerate(some)}
         return {**self.tensors, **pieces}
 
@@ -182,9 +189,9 @@ class Growing:
                 return version, known - count, every[changed]
         if key.shape[:2] == last.shape[:2]:
             for new in _likely(count, last.shape[2], rows):
-                kept = count - new
-                if kept and torch.equal(key[:, :, :kept], last[:, :, last.shape[2] - kept :]):
-                    return version, known - kept, every[kept:]
+                same = count - new
+                if same and torch.equal(key[:, :, :same], last[:, :, last.shape[2] - same :]):
+                    return version, known - same, every[same:]
         # Reordered, as beams are: in empty places, or behind the others, where the first may drop.
         fills = self.layer.crosses or not bool(last[:, :, -1].any())
         return version + 1, 0 if fills else max(0, known + rows - count), every
@@ -195,6 +202,7 @@ class Growing:
         if not len(new):
             return
         if self._fills and pieces:
+            settle()
             pieces[0][:, :, new.cpu()] = tensor[:, :, new].detach().cpu()
             return
         missing = self.layer.chunks[-1].keys - tensor.shape[2]
@@ -203,11 +211,13 @@ class Growing:
         ):  # dropped before this version of the keys began: nobody sees them
             pieces.append(tensor.new_zeros(*tensor.shape[:2], missing, *tensor.shape[3:]).cpu())
         whole = len(new) == tensor.shape[2]
-        pieces.append(tensor.cpu() if whole else _kept(tensor[:, :, int(new[0]) :]))
+        if not whole or tensor.is_cuda:
+            tensor = kept(tensor if whole else tensor[:, :, int(new[0]) :])
+        pieces.append(tensor)
         self.bytes += pieces[-1].nbytes
 
     def _put(self, name: str, tensor: Tensor) -> None:
-        self.tensors[name] = _kept(tensor)
+        self.tensors[name] = kept(tensor)
         self.bytes += tensor.nbytes
 
     def _put_stat(self, name: str, value: Any) -> None:
@@ -246,26 +256,3 @@ def _moved(problem: Problem, first: int) -> Problem:
         bias=bias,
         offset=problem.offset + first,
     )
-
-
-def give_back_holes() -> None:
-    """Have the C library give free pages back to the system.
-
-    glibc lays the small things that are kept between the large ones that a forward frees, and what
-    is free between them fits nothing any more: half as much again as is kept, at 4,096 tokens.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # other systems have no such call
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _kept(tensor: Tensor) -> Tensor:
-    """A copy off the device, that nothing else writes to.
-
-    Large ones lie in pages of their own: among what a forward takes and gives back, they would
-    leave holes that nothing fits into, as much again as is kept.
-    """
-    tensor = tensor.detach()
-    if tensor.nbytes < _LARGE:
-        return tensor.to("cpu", copy=True).contiguous()
-    pages = mmap.mmap(-1, tensor.nbytes)
-    return torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)

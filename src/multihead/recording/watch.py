@@ -109,7 +109,8 @@ class Watch:
             return call.plain() if call.plain else call.give(call.attend())
         self.busy = True
         try:
-            return self._handle(call)
+            with _aside():
+                return self._handle(call)
         finally:
             self.busy = False
 
@@ -133,7 +134,7 @@ class Watch:
             outs = [hand.answer(place, call) for hand in self.hands]
             found = next((out for out in reversed(outs) if out is not None), None)
             out = found if found is not None and (own or not call.dropout) else call.attend()
-        if own is None and untouched and call.plain and not bool(out.detach().isfinite().all()):
+        if own is None and untouched and call.plain and not _is_finite(out):
             own = call.plain  # beyond what a float can hold, each function has its own answer
         if call.projection is not None:
             self._found(place, call.projection)
@@ -169,6 +170,9 @@ class Watch:
             return
         if left.shape[-1] != heads * dim or left.dtype != out.dtype or not left.numel():
             return
+        if _is_same_memory(left, out):  # told at once: a look at its numbers would wait for a GPU
+            self._found(place, weight)
+            return
         first, ours = left.detach().reshape(-1, heads * dim)[0], out.detach()[0, :, 0].reshape(-1)
         # Not to the last bit: what the model goes on with may come from a kernel of its own.
         if bool((first - ours).abs().max() <= 0.01 * ours.abs().max()):
@@ -178,6 +182,26 @@ class Watch:
         self._asking = None
         for hand in self.hands:
             hand.projected(place, weight.detach())
+
+
+def _is_same_memory(one: Tensor, two: Tensor) -> bool:
+    if not one.is_cuda or torch._C._are_functorch_transforms_active():  # those have no memory
+        return False
+    return one.data_ptr() == two.data_ptr()
+
+
+def _is_finite(out: Tensor) -> bool:
+    """On a GPU it is taken to be: an answer would have to be waited for, at every call."""
+    return out.is_cuda or bool(out.detach().isfinite().all())
+
+
+def _aside() -> contextlib.AbstractContextManager[object]:
+    """Our mode out of the way: what is done to answer a call need not come by it, a hundred times.
+
+    Only where it lies on top. Somebody else's, laid over ours, is none of our business.
+    """
+    mine = isinstance(torch.overrides._get_current_function_mode(), _Mode)
+    return torch.overrides._pop_mode_temporarily() if mine else contextlib.nullcontext()
 
 
 class _Mode(TorchFunctionMode):

@@ -75,6 +75,11 @@ def hesitates(problem: Problem) -> str | None:
     return _needs_a_gpu(kind) if kind != "cuda" else refuses(problem)
 
 
+def ready(device: torch.device) -> bool:
+    """Whether kernels run on this device."""
+    return _machine(device) is None
+
+
 def run(problem: Problem) -> Partial:
     """Attention by our kernels."""
     return Partial(*look(problem, Asked())[:2])

@@ -32,6 +32,7 @@ _HOPPER = {
     (256, False): Sizes(64, 64, 4, 2),
     (256, True): Sizes(64, 64, 4, 2),
 }
+_SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
 _LONG = 8192  # from here on a causal map of wide heads is as a full one: the diagonal weighs little
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
@@ -52,7 +53,7 @@ def processors(device: torch.device) -> int:
 
 
 def sizes(device: torch.device, dim: int, *, causal: bool = False, long: bool = False) -> Sizes:
-    """The tile of the forward kernel and of sweeps."""
+    """The tile of the forward kernel."""
     if INTERPRETED:
         return _SMALL
     if not is_hopper(device):
@@ -60,6 +61,14 @@ def sizes(device: torch.device, dim: int, *, causal: bool = False, long: bool = 
     if dim == 128 and long:
         causal = False
     return next(s for (wide, c), s in _HOPPER.items() if dim <= wide and c == causal)
+
+
+def sweep_sizes(device: torch.device, dim: int) -> Sizes:
+    """The tile of sweeps, which have one product where the forward kernel has two."""
+    if INTERPRETED:
+        return _SMALL
+    table = _SWEEP if is_hopper(device) else _ELSEWHERE
+    return next(s for wide, s in table.items() if dim <= wide)
 
 
 def width(dim: int) -> int:
@@ -99,10 +108,13 @@ def empty_like_rows(query: Tensor, heads: int, tokens: int, dim: int) -> Tensor:
 
 def numbers_of(bands: tuple[Band, ...], device: torch.device) -> Tensor | None:
     """left, right and length of each band, as a kernel reads them."""
-    if not bands:
-        return None
-    flat = [n for band in bands for n in band[:3]]
-    return torch.tensor(flat, dtype=torch.int32).to(device, non_blocking=True)
+    return on_device(tuple(n for band in bands for n in band[:3]), device) if bands else None
+
+
+@functools.lru_cache(64)
+def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """Whole numbers where a kernel reads them; kept, for each way there waits for the device."""
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
@@ -114,7 +126,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
     band = question.band
-    rows, keys, warps, stages = tile or sizes(
+    rows, keys, warps, stages, registers = tile or sizes(
         q.device, max(dims, value_dims), causal=band.right <= 0, long=queries >= _LONG
     )
     out = empty_like_rows(q, heads, queries, v.shape[3])
@@ -124,7 +136,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
         rows_of(out, rows, value_dims), *told[1:], numbers_of(asked.masses, q.device),
         question.sinks, **question.numbers, SINKS=question.sinks is not None, **asked.flags,
         MASSES=len(asked.masses), ONE_SIDED=band.right <= 0, ROWS=rows, KEYS=keys, DIM=dims,
-        VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
+        VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     return told
 
@@ -166,7 +178,7 @@ def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     q, k = plain(question.query), plain(question.key)
     batch, heads, queries, dim = q.shape
     dims = width(dim)
-    rows, keys, warps, _ = sizes(q.device, dims, causal=True)
+    rows, keys, warps, _, _ = sweep_sizes(q.device, dims)
     found = q.new_empty(len(bands), batch, heads, queries, dtype=torch.float32)
     masses_kernel[(triton.cdiv(queries, rows) * heads, batch)](
         rows_of(q, rows, dims), rows_of(k, keys, dims), lse.contiguous(), found,
@@ -182,7 +194,7 @@ def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) ->
     batch, heads, queries, dim = q.shape
     kv_heads, length, value_dim = k.shape[1], k.shape[2], v.shape[3]
     dims, value_dims = width(dim), width(value_dim)
-    rows, keys, warps, stages = (
+    rows, keys, warps, stages, registers = (
         _SMALL if INTERPRETED
         else next(s for wide, s in _BACKWARD.items() if max(dims, value_dims) <= wide)
     )  # fmt: skip
@@ -198,7 +210,7 @@ def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) ->
     common = dict(
         **question.numbers, plain_scale=question.scale, ENTROPY=pulls.entropy is not None,
         DISTANCE=pulls.distance is not None, MASSES=len(pulls.bands), ROWS=rows, KEYS=keys,
-        DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
+        DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     query_kernel[(triton.cdiv(queries, rows) * heads, batch)](
         *read, rows_of(dq, rows, dims), *told, **common

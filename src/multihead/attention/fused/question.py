@@ -20,6 +20,7 @@ class Sizes(NamedTuple):
     keys: int
     warps: int
     stages: int
+    registers: int | None = None  # of a thread at most; None: as many as it likes
 
 
 class Question(NamedTuple):

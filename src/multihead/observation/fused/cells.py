@@ -4,8 +4,10 @@
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
 """The whole map in cells × cells: identity 4, each tile reduced as it goes by.
 
-A program takes a row of cells. Small cells share a tile, each widened to a power of two; a large
-one is several tiles, added up before it is reduced. Every cell is one program's: no atomics.
+A program takes a row of cells. Small cells share a tile, a large one is several tiles, added up
+before it is reduced. Where all cells have one size, a power of two, tiles lie side by side; else
+each cell is widened to the next power of two, and what is beyond it left out. Every cell is one
+program's: no atomics.
 """
 
 from __future__ import annotations
@@ -17,12 +19,51 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...attention.fused.launch import INTERPRETED, width
+from ...attention.fused.launch import INTERPRETED, on_device, plain, rows_of, width
 from ...attention.fused.question import Question
-from ...attention.fused.tile import NEVER, NUMBERS, capped, inside, lse_of_rows, where_and_how_long
+from ...attention.fused.tile import (
+    NEVER,
+    NUMBERS,
+    capped,
+    inside,
+    load_rows,
+    lse_of_rows,
+    where_and_how_long,
+)
 
 _SIDE = 16 if INTERPRETED else 64  # of a tile
 _AT_ONCE = 2048  # rows whose links are counted together
+
+
+@triton.jit
+def _rows_at(at, edges_at, cell, part, step, dim, cells, STRETCH: tl.constexpr,
+             SIDE: tl.constexpr, DIM: tl.constexpr):  # fmt: skip
+    """Rows of the cells from `cell` on, each widened to STRETCH: which, whether real, what."""
+    side, column = tl.arange(0, SIDE), tl.arange(0, DIM)
+    mine = cell + side // STRETCH
+    first = tl.load(edges_at + mine, mask=mine < cells, other=0)
+    end = tl.load(edges_at + mine + 1, mask=mine < cells, other=0)
+    row = first + side % STRETCH + part * STRETCH
+    read = (row < end)[:, None] & (column < dim)[None, :]
+    return (
+        row,
+        row < end,
+        tl.load(at + row.to(tl.int64)[:, None] * step + column[None, :], mask=read, other=0.0),
+    )
+
+
+@triton.jit
+def _weights(
+    q, k, row, key, real_row, real_key, lse_at, left, right, length, offset, scale, cap,
+    CAREFUL: tl.constexpr, CAP: tl.constexpr,
+):  # fmt: skip
+    scores = capped(tl.dot(q, k.T), scale, cap, CAP)
+    x = scores * (1.0 if CAP else scale) - lse_of_rows(lse_at, row, real_row)[:, None]
+    if CAREFUL:
+        ahead = key[None, :] - (row + offset)[:, None]
+        seen = inside(ahead, key[None, :], left, right, length) & real_key[None, :]
+        x = tl.where(seen, x, NEVER)
+    return tl.exp2(x)
 
 
 @triton.jit(do_not_specialize=[*NUMBERS, "cells"])
@@ -30,7 +71,7 @@ def cells_kernel(
     q_at, k_at, lse_at, sum_at, largest_at, row_edges_at, key_edges_at, lengths_at, offsets_at,
     q_batch, q_head, q_row, k_batch, k_head, k_row, dim, cells,
     heads, group, queries, keys, left, right, length, offset, scale, cap,
-    CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr,
+    CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, EVEN: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, DOWN: tl.constexpr,
     ACROSS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
@@ -40,43 +81,50 @@ def cells_kernel(
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
-    side, column = tl.arange(0, SIDE), tl.arange(0, DIM)
-    q_at += batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head
-    k_at += batch.to(tl.int64) * k_batch + (head // group).to(tl.int64) * k_head
+    side, kv_head = tl.arange(0, SIDE), head // group
+    if not EVEN:
+        q_at += batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head
+        k_at += batch.to(tl.int64) * k_batch + kv_head.to(tl.int64) * k_head
     lse_at += (batch * heads + head).to(tl.int64) * queries
-    row_cell = cell_row + side // HEIGHT
-    row_first = tl.load(row_edges_at + row_cell, mask=row_cell < cells, other=0)
-    row_end = tl.load(row_edges_at + row_cell + 1, mask=row_cell < cells, other=0)
+    below = tl.minimum(cell_row + SIDE // HEIGHT, cells)
     top = tl.load(row_edges_at + cell_row) + offset
-    bottom = tl.load(row_edges_at + tl.minimum(cell_row + SIDE // HEIGHT, cells)) - 1 + offset
-    for cell in tl.range(0, cells, SIDE // WIDTH):
-        begin = tl.load(key_edges_at + cell)
-        end = tl.load(key_edges_at + tl.minimum(cell + SIDE // WIDTH, cells))
-        if (end > top - left) & (begin <= bottom + right) & (begin < length):
-            key_cell = cell + side // WIDTH
-            key_first = tl.load(key_edges_at + key_cell, mask=key_cell < cells, other=0)
-            key_end = tl.load(key_edges_at + key_cell + 1, mask=key_cell < cells, other=0)
-            total = tl.zeros([SIDE, SIDE], tl.float32)
-            largest = tl.zeros([SIDE, SIDE], tl.float32)
-            for part in tl.range(0, DOWN * ACROSS):
-                row = row_first + side % HEIGHT + part // ACROSS * HEIGHT
-                key = key_first + side % WIDTH + part % ACROSS * WIDTH
-                real_row, real_key = row < row_end, key < key_end
-                q = tl.load(
-                    q_at + row.to(tl.int64)[:, None] * q_row + column[None, :],
-                    mask=real_row[:, None] & (column < dim)[None, :], other=0.0,
-                )  # fmt: skip
-                k = tl.load(
-                    k_at + key.to(tl.int64)[:, None] * k_row + column[None, :],
-                    mask=real_key[:, None] & (column < dim)[None, :], other=0.0,
-                )  # fmt: skip
-                scores = capped(tl.dot(q, k.T), scale, cap, CAP)
-                x = scores * (1.0 if CAP else scale) - lse_of_rows(lse_at, row, real_row)[:, None]
-                ahead = key[None, :] - (row + offset)[:, None]
-                seen = inside(ahead, key[None, :], left, right, length) & real_key[None, :]
-                e = tl.exp2(tl.where(seen, x, NEVER))
-                total += e
-                largest = tl.maximum(largest, e)
+    bottom = tl.load(row_edges_at + below) - 1 + offset
+    # The cells that some of these rows see, in groups of a tile's width.
+    low, high = tl.maximum(top - left, 0), tl.minimum(bottom + right + 1, length)
+    low = ((low + 1).to(tl.int64) * cells - 1) // keys
+    high = (high.to(tl.int64) * cells - 1) // keys + 1
+    PARTS: tl.constexpr = DOWN * ACROSS
+    low = tl.maximum(low, 0).to(tl.int32) // (SIDE // WIDTH) * PARTS
+    high = tl.cdiv(high.to(tl.int32), SIDE // WIDTH) * PARTS
+    total = tl.zeros([SIDE, SIDE], tl.float32)
+    largest = tl.zeros([SIDE, SIDE], tl.float32)
+    for step in tl.range(low, high):
+        cell, part = step // PARTS * (SIDE // WIDTH), step % PARTS
+        if EVEN:
+            row = cell_row * HEIGHT * DOWN + part // ACROSS * SIDE + side
+            key = cell * WIDTH * ACROSS + part % ACROSS * SIDE + side
+            q = load_rows(q_at, batch, head, cell_row * HEIGHT * DOWN + part // ACROSS * SIDE,
+                          SIDE, DIM)  # fmt: skip
+            k = load_rows(k_at, batch, kv_head, cell * WIDTH * ACROSS + part % ACROSS * SIDE,
+                          SIDE, DIM)  # fmt: skip
+            real_row, real_key = row < queries, key < keys
+        else:
+            row, real_row, q = _rows_at(
+                q_at, row_edges_at, cell_row, part // ACROSS, q_row, dim, cells, HEIGHT, SIDE, DIM
+            )
+            key, real_key, k = _rows_at(
+                k_at, key_edges_at, cell, part % ACROSS, k_row, dim, cells, WIDTH, SIDE, DIM
+            )
+        e = _weights(
+            q, k, row, key, real_row, real_key, lse_at, left, right, length, offset, scale, cap,
+            True, CAP,
+        )  # fmt: skip
+        if PARTS == 1:
+            total, largest = e, e
+        else:
+            total = tl.where(part == 0, e, total + e)
+            largest = tl.where(part == 0, e, tl.maximum(largest, e))
+        if part == PARTS - 1:
             shape: tl.constexpr = (SIDE // HEIGHT, HEIGHT, SIDE // WIDTH, WIDTH)
             down, across = tl.arange(0, SIDE // HEIGHT), tl.arange(0, SIDE // WIDTH)
             into = ((batch * heads + head).to(tl.int64) * cells + cell_row + down[:, None]) * cells
@@ -88,19 +136,23 @@ def cells_kernel(
 
 def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[Tensor, Tensor]:
     """The sum and the largest weight of each cell, (batch, heads, cells, cells)."""
-    q, k = (t if t.stride(-1) == 1 else t.contiguous() for t in (question.query, question.key))
+    q, k = plain(question.query), plain(question.key)
     batch, heads, _, dim = q.shape
     cells = len(edges[0]) - 1
     total = q.new_zeros(batch, heads, cells, cells, dtype=torch.float32)
     largest = torch.zeros_like(total)
-    longest = [max(b - a for a, b in pairwise(some)) for some in edges]
-    height, across = (min(_SIDE, triton.next_power_of_2(max(1, n))) for n in longest)
-    row_edges, key_edges = (torch.tensor(e, dtype=torch.int32).to(q.device) for e in edges)
-    cells_kernel[(triton.cdiv(cells, _SIDE // height) * heads, batch)](
-        q, k, lse.contiguous(), total, largest, row_edges, key_edges, **question.numbers,
+    longest = [max(1, *(b - a for a, b in pairwise(some))) for some in edges]
+    stretch = [min(_SIDE, triton.next_power_of_2(n)) for n in longest]
+    parts = [-(-n // s) for n, s in zip(longest, stretch, strict=True)]
+    whole = (s * p * cells for s, p in zip(stretch, parts, strict=True))
+    even = [some[-1] for some in edges] == [*whole]
+    row_edges, key_edges = (on_device(tuple(some), q.device) for some in edges)
+    given = [rows_of(t, _SIDE, width(dim)) if even else t for t in (q, k)]
+    cells_kernel[(triton.cdiv(cells, _SIDE // stretch[0]) * heads, batch)](
+        *given, lse.contiguous(), total, largest, row_edges, key_edges, **question.numbers,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), k_batch=k.stride(0),
-        k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, HEIGHT=height, WIDTH=across,
-        SIDE=_SIDE, DOWN=-(-longest[0] // height) or 1, ACROSS=-(-longest[1] // across) or 1,
+        k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, EVEN=even,
+        HEIGHT=stretch[0], WIDTH=stretch[1], SIDE=_SIDE, DOWN=parts[0], ACROSS=parts[1],
         DIM=width(dim), num_warps=4, num_stages=3,
     )  # fmt: skip
     return total, largest

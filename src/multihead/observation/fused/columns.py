@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...attention.fused.launch import plain, rows_of, sizes, width
+from ...attention.fused.launch import plain, rows_of, sweep_sizes, width
 from ...attention.fused.question import Question
 from ...attention.fused.tile import (
     NEVER,
@@ -87,7 +87,9 @@ def received(question: Question, lse: Tensor) -> Tensor:
     q, k = plain(question.query), plain(question.key)
     batch, heads, _, dim = q.shape
     dims, keys = width(dim), k.shape[2]
-    down, across, warps, stages = sizes(q.device, dims)  # keys go down here, and rows across
+    down, across, warps, stages, _ = sweep_sizes(
+        q.device, dims
+    )  # keys go down here, and rows across
     found = q.new_empty(batch, heads, keys, dtype=torch.float32)
     received_kernel[(triton.cdiv(keys, down) * heads, batch)](
         rows_of(q, across, dims), rows_of(k, down, dims), lse.contiguous(), found,

@@ -1,0 +1,74 @@
+# Triton only looks like Python:
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false
+"""What recording does beside attention, in one pass each on a GPU: losses, and ‖v W_O‖."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_WIDEST = 128  # of a head: its square must fit beside the rows
+_AT_ONCE = 4096  # words that are looked at together
+
+
+@triton.jit(do_not_specialize=["words", "row_step"])
+def _nats_kernel(logits_at, targets_at, nats_at, words, row_step, AT_ONCE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits_at += row * row_step
+    top, total = float("-inf"), 0.0
+    for start in tl.range(0, words, AT_ONCE):
+        word = start + tl.arange(0, AT_ONCE)
+        some = tl.load(logits_at + word, mask=word < words, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(top, tl.max(some, 0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(some - higher), 0)
+        top = higher
+    own = tl.load(logits_at + tl.load(targets_at + row)).to(tl.float32)
+    tl.store(nats_at + row, tl.log(total) + top - own)
+
+
+def nats(logits: Tensor, targets: Tensor) -> Tensor:
+    """−ln softmax at the targets, a number a row; logits (row, words), side by side."""
+    found = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
+    if len(targets):
+        targets = targets.contiguous()
+        _nats_kernel[(len(targets),)](
+            logits, targets, found, logits.shape[1], logits.stride(0), AT_ONCE=_AT_ONCE, num_warps=8
+        )
+    return found
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _norms_kernel(
+    value_at, gram_at, norms_at, batch_step, head_step, row_step, heads, group, tokens, dim,
+    ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    rows, column = block * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
+    value_at += batch.to(tl.int64) * batch_step + (head // group).to(tl.int64) * head_step
+    real = (rows < tokens)[:, None] & (column < dim)[None, :]
+    at = rows.to(tl.int64)[:, None] * row_step + column[None, :]
+    value = tl.load(value_at + at, mask=real, other=0.0).to(tl.float32)
+    square = (column < dim)[:, None] & (column < dim)[None, :]
+    gram_at += head * dim * dim
+    gram = tl.load(gram_at + column[:, None] * dim + column[None, :], mask=square, other=0.0)
+    moved = tl.dot(value, gram, input_precision="ieee")
+    norm = tl.sqrt(tl.maximum(tl.sum(moved * value, 1), 0.0))
+    into = norms_at + (batch * heads + head).to(tl.int64) * tokens + rows
+    tl.store(into, norm, mask=rows < tokens)
+
+
+def output_norms(value: Tensor, gram: Tensor) -> Tensor | None:
+    """√(v G vᵀ) of each key and query head; None where a head is too wide."""
+    (batch, kv_heads, tokens, dim), heads = value.shape, len(gram)
+    if dim > _WIDEST or value.stride(-1) != 1:
+        return None
+    found = torch.empty(batch, heads, tokens, dtype=torch.float32, device=value.device)
+    _norms_kernel[(triton.cdiv(tokens, 64), heads, batch)](
+        value, gram.contiguous(), found, value.stride(0), value.stride(1), value.stride(2), heads,
+        heads // kv_heads, tokens, dim, ROWS=64, DIM=max(16, triton.next_power_of_2(dim)),
+        num_warps=4,
+    )  # fmt: skip
+    return found

@@ -1,0 +1,29 @@
+"""What recording does on a GPU in one pass; without one under Triton's interpreter."""
+
+import pytest
+import torch
+from kernels import DEVICE
+
+pytest.importorskip("triton")
+from multihead.recording.kernels import nats, output_norms
+
+
+@pytest.mark.parametrize("words", [7, 4096, 5000])
+def test_losses_of_rows(words):
+    torch.manual_seed(0)
+    logits = (20 * torch.randn(1, 9, words, device=DEVICE)).half()[0]
+    targets = torch.randint(0, words, (9,), device=DEVICE)
+    expected = torch.nn.functional.cross_entropy(logits.double(), targets, reduction="none")
+    torch.testing.assert_close(nats(logits, targets).double(), expected, rtol=1e-6, atol=1e-5)
+    assert nats(logits[:0], targets[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(("dim", "group"), [(16, 1), (13, 3), (64, 2)])
+def test_norms_of_what_a_key_moves(dim, group):
+    torch.manual_seed(0)
+    value = torch.randn(2, 2, 70, dim, device=DEVICE).half()
+    weight = torch.randn(2 * group, dim, 31, device=DEVICE)
+    found = output_norms(value, weight @ weight.mT)
+    moved = value.double().repeat_interleave(group, 1) @ weight.double()
+    torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)
+    assert output_norms(value.new_zeros(1, 1, 3, 200), torch.zeros(1, 200, 200)) is None
