@@ -277,3 +277,21 @@ def test_rows_of_padding_that_are_forbidden_by_numbers_look_at_all_alike():
     for head in range(2):
         torch.testing.assert_close(rec.weights(0, head), own[head], rtol=0, atol=1e-6)
     torch.testing.assert_close(rec[0]["received"][0], own.sum(1), rtol=0, atol=1e-5)
+
+
+def test_a_recording_lives_no_longer_than_it_is_held():
+    """On a GPU its memory is pinned, and there is only so much of that."""
+    import gc
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        with torch.no_grad(), mh.record(model) as rec:
+            model(torch.randn(1, 5, 8))
+        kept = weakref.ref(rec[0].tensors["0.query"])
+        del rec
+        assert kept() is None
+    finally:
+        gc.enable()

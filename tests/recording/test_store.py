@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_leaves_the_older_recording(recording, saved, monkey
     monkeypatch.setattr(files, "write_whole", full)
     monkeypatch.setattr(saving, "write_whole", full)
     with pytest.raises(OSError, match="No space"):
-        mh.Recording(recording.layers, "new", texts=recording.texts[1:]).save(saved)
+        mh.Recording(recording.layers, "new", more=recording.texts[1:]).save(saved)
     assert len(written) == files_done + 1
     assert sorted(os.listdir(saved)) == before
     for one, two in zip(recording.texts, mh.load(saved).texts, strict=True):

@@ -150,12 +150,12 @@ class _Run:
         self._finish_text()
         self.inputs.new_text()
         self._text = Recording([], model=self.recording.model)
-        self.recording.texts.append(self._text)
+        self.recording.more.append(self._text)
 
     def _kept(self, layer: Growing) -> None:
         self._calls += 1
         self._since += layer.added
-        if self._since >= _TIDY:
+        if self._since >= _TIDY and not layer.is_cuda:
             self._since = 0
             give_back_holes()
         if self._stream is not None:
@@ -230,6 +230,8 @@ class _Run:
         self._finish_text()
         if self._stream is not None:
             self._stream.finish(self.recording)
+        self.recorder.layers = {}  # what was kept lives as long as the recording, and no longer
+        del self.recording, self._text
 
 
 def _looks_ahead(layer: Layer) -> bool:

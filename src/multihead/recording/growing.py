@@ -50,6 +50,7 @@ class Growing:
         self.changes = 0  # how often something came: a file of it may be older
         self.bytes = 0  # how much it holds in memory
         self.added = 0  # how much of that came with the last call
+        self.is_cuda = False  # whether calls come from a GPU
         self._fills = False  # whether new keys take empty places, and do not come behind
 
     def goes_on(self, problem: Problem, crosses: bool) -> bool:
@@ -104,6 +105,7 @@ class Growing:
             self._append(f"key.{version}", keys, new)
         norms = problem.value[:, :, first:].float().norm(dim=-1)
         self._append(f"value_norm.{version}", norms, new)
+        self.is_cuda = keys.is_cuda
         self._last = keys  # to compare the next call with: where that will be, on the device
         self.added = self.bytes - before_bytes
         send()

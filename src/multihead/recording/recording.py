@@ -36,11 +36,15 @@ class Recording:
     source_ids: Tensor | None = None  # (batch, token) of the text that an encoder read
     source_words: list[list[str]] | None = None
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
-    texts: list[Recording] = dataclasses.field(default_factory=list, repr=False)
+    more: list[Recording] = dataclasses.field(default_factory=list, repr=False)  # texts after it
 
     def __post_init__(self) -> None:
-        self.texts = [self, *(text for text in self.texts if text is not self)]
         self._spilled: object = None  # the folder of what was too much for memory
+
+    @property
+    def texts(self) -> list[Recording]:
+        """Every text that the model was called on, this one first."""
+        return [self, *self.more]  # no list of itself is kept: it lives no longer than it is held
 
     @property
     def tokens(self) -> list[list[str]] | Tensor | None:

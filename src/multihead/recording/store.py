@@ -37,7 +37,7 @@ def load(path: str | os.PathLike, *, unfinished: bool = False) -> Recording:
         _tell_of_others(folder, {name for text in texts for name in text["layers"]})
     else:
         found = _unfinished(folder)
-    found[0].texts = found
+    found[0].more = found[1:]
     return found[0]
 
 

@@ -36,6 +36,15 @@ _ENDS = {"linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "grou
          "randn_like"}  # fmt: skip
 
 
+_KINDS: dict[Any, str] = {}  # of functions of torch
+
+
+def _kind(name: str) -> str:
+    if name in _PRODUCTS or name in _SOFTMAX or any(kernel in name for kernel in KERNELS):
+        return "looked at"
+    return "pair" if name in _PAIRS else "other"
+
+
 @dataclass(frozen=True)
 class _Mark:
     """What is known of a tensor that scores were made into."""
@@ -64,6 +73,8 @@ class Unseen:
 
     def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         """Any function of torch that the model called, and what it gave."""
+        if not self._marks and self._is_plain(func, args, out):
+            return
         name = getattr(func, "__name__", "").partition(".")[0]  # an overload: _softmax.default
         if any(kernel in name for kernel in KERNELS):
             self.likely.add(path)
@@ -74,6 +85,24 @@ class Unseen:
             self._saw_softmax(name, args, kwargs, out, path)
         elif self._marks or name in _PAIRS or not args or self._is_own(args[0]) is not False:
             self._saw_other(name, args, kwargs, out, path)
+
+    def _is_plain(self, func: Any, args: tuple, out: Any) -> bool:
+        """Whether it can be passed over at a glance, as most can: it comes by for every function.
+
+        While no scores are followed, a function of an activation is of no interest unless it may
+        make some: products, softmaxes, and pairs that grow by broadcasting.
+        """
+        kind = _KINDS.get(func)
+        if kind is None:
+            kind = _KINDS[func] = _kind(getattr(func, "__name__", "").partition(".")[0])
+        first = args[0] if args else None
+        if kind == "looked at" or type(first) is not Tensor or id(first) in self._own:
+            return False
+        if isinstance(first._base, nn.Parameter):
+            return False
+        return kind == "other" or (
+            out is not first and isinstance(out, Tensor) and out.shape == first.shape
+        )
 
     def _saw_product(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         operands = _tensors((*args, *kwargs.values()))
