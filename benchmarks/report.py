@@ -134,6 +134,62 @@ def page(body: dict) -> str:
     return f"{_machine(body)}\n\n{_table('SmolLM2, 4,096 tokens | measured | bar', rows)}"
 
 
+def gpu(body: dict) -> str:
+    """Forward, with backward, and decoding, in milliseconds."""
+    forward = [
+        (
+            f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}",
+            "causal" if r["causal"] else "full", *(_gpu(r, n) for n in _FORWARD),
+            _bold(r["observing"] / r["best"]),
+        )
+        for r in body["forward"]
+    ]  # fmt: skip
+    both = [
+        (
+            f"{r['tokens']:,}, {r['dim']}", "causal" if r["causal"] else "full",
+            *(_gpu(r, n) for n in ("flash", "cuDNN", "eager", "attend", "plain", "observing")),
+        )
+        for r in body["backward"]
+    ]  # fmt: skip
+    decode = [
+        (
+            f"{r['batch']}", f"{r['tokens']:,}",
+            *(_gpu(r, n) for n in ("flash", "cuDNN", "plain", "observing")),
+        )
+        for r in body["decode"]
+    ]  # fmt: skip
+    ours = "`attend` | our kernel, plain | observing"
+    heads = (
+        "batch, heads, tokens, dim | | flash | cuDNN | efficient | flex | eager with entropy | "
+        f"{ours} | observing, of the fastest SDPA",
+        "forward and backward: tokens, dim | | flash | cuDNN | eager with entropy | "
+        f"{ours}, with a gradient for the entropy",
+        "decoding, 32 heads on 8: batch | tokens | flash | cuDNN | our kernel, plain | observing",
+    )
+    tables = [_table(*both) for both in zip(heads, (forward, both, decode), strict=True)]
+    told = body["machine"]
+    where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
+    return "\n\n".join([where, *tables])
+
+
+_FORWARD = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
+
+
+def _gpu(row: dict, name: str) -> str:
+    return f"{row[name]:.3f}" if row.get(name) else "–"
+
+
+def gpu_bar(body: dict) -> str:
+    return ", ".join(f"{r['observing'] / r['best']:.2f}" for r in body["forward"])
+
+
+def gpu_record(body: dict) -> str:
+    (row,) = body["record"]
+    return (
+        f"{row['recorded'] / row['plain']:.2f} ({row['recorded']:.0f} ms of {row['plain']:.0f} ms)"
+    )
+
+
 def looking(body: dict) -> str:
     """What seeing the weights costs elsewhere."""
     rows = [
@@ -178,6 +234,9 @@ TABLES = {
     "record": ("record", record),
     "record_bar": ("record", record_bar),
     "page": ("page", page),
+    "gpu": ("gpu", gpu),
+    "gpu_bar": ("gpu", gpu_bar),
+    "gpu_record": ("gpu", gpu_record),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),

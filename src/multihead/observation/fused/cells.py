@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...attention.band import FAR
 from ...attention.fused.launch import INTERPRETED, on_device, plain, rows_of, width
 from ...attention.fused.question import Question
 from ...attention.fused.tile import (
@@ -53,17 +54,53 @@ def _rows_at(at, edges_at, cell, part, step, dim, cells, STRETCH: tl.constexpr,
 
 
 @triton.jit
-def _weights(
-    q, k, row, key, real_row, real_key, lse_at, left, right, length, offset, scale, cap,
-    CAREFUL: tl.constexpr, CAP: tl.constexpr,
+def _one_tile(
+    total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at, key_edges_at,
+    q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head, queries, keys,
+    left, right, length, offset, scale, cap,
+    CAREFUL: tl.constexpr, CAP: tl.constexpr, EVEN: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, SIDE: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
+    DIM: tl.constexpr,
 ):  # fmt: skip
+    """One tile of a cell, or of several; with the last of a cell it is written."""
+    PARTS: tl.constexpr = DOWN * ACROSS
+    cell, part = step // PARTS * (SIDE // WIDTH), step % PARTS
+    side = tl.arange(0, SIDE)
+    if EVEN:
+        first_row = cell_row * HEIGHT * DOWN + part // ACROSS * SIDE
+        first_key = cell * WIDTH * ACROSS + part % ACROSS * SIDE
+        q = load_rows(q_at, batch, head, first_row, SIDE, DIM)
+        k = load_rows(k_at, batch, kv_head, first_key, SIDE, DIM)
+        row, key = first_row + side, first_key + side
+        real_row, real_key = row < queries, key < keys
+    else:
+        row, real_row, q = _rows_at(
+            q_at, row_edges_at, cell_row, part // ACROSS, q_row, dim, cells, HEIGHT, SIDE, DIM
+        )
+        key, real_key, k = _rows_at(
+            k_at, key_edges_at, cell, part % ACROSS, k_row, dim, cells, WIDTH, SIDE, DIM
+        )
     scores = capped(tl.dot(q, k.T), scale, cap, CAP)
     x = scores * (1.0 if CAP else scale) - lse_of_rows(lse_at, row, real_row)[:, None]
     if CAREFUL:
         ahead = key[None, :] - (row + offset)[:, None]
         seen = inside(ahead, key[None, :], left, right, length) & real_key[None, :]
         x = tl.where(seen, x, NEVER)
-    return tl.exp2(x)
+    e = tl.exp2(x)
+    if PARTS == 1:
+        total, largest = e, e
+    else:
+        total = tl.where(part == 0, e, total + e)
+        largest = tl.where(part == 0, e, tl.maximum(largest, e))
+    if part == PARTS - 1:
+        shape: tl.constexpr = (SIDE // HEIGHT, HEIGHT, SIDE // WIDTH, WIDTH)
+        down, across = tl.arange(0, SIDE // HEIGHT), tl.arange(0, SIDE // WIDTH)
+        into = ((batch * heads + head).to(tl.int64) * cells + cell_row + down[:, None]) * cells
+        into += cell + across[None, :]
+        real = (cell_row + down < cells)[:, None] & (cell + across < cells)[None, :]
+        tl.store(sum_at + into, tl.sum(tl.sum(total.reshape(shape), 3), 1), mask=real)
+        tl.store(largest_at + into, tl.max(tl.max(largest.reshape(shape), 3), 1), mask=real)
+    return total, largest
 
 
 @triton.jit(do_not_specialize=[*NUMBERS, "cells"])
@@ -72,8 +109,8 @@ def cells_kernel(
     q_batch, q_head, q_row, k_batch, k_head, k_row, dim, cells,
     heads, group, queries, keys, left, right, length, offset, scale, cap,
     CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, EVEN: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, DOWN: tl.constexpr,
-    ACROSS: tl.constexpr, DIM: tl.constexpr,
+    UNBOUNDED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr,
+    DOWN: tl.constexpr, ACROSS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     program, batch = tl.program_id(0), tl.program_id(1)
     groups = tl.cdiv(cells, SIDE // HEIGHT)
@@ -81,7 +118,7 @@ def cells_kernel(
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
-    side, kv_head = tl.arange(0, SIDE), head // group
+    kv_head = head // group
     if not EVEN:
         q_at += batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head
         k_at += batch.to(tl.int64) * k_batch + kv_head.to(tl.int64) * k_head
@@ -96,42 +133,27 @@ def cells_kernel(
     PARTS: tl.constexpr = DOWN * ACROSS
     low = tl.maximum(low, 0).to(tl.int32) // (SIDE // WIDTH) * PARTS
     high = tl.cdiv(high.to(tl.int32), SIDE // WIDTH) * PARTS
+    # Those before the diagonal need no mask where all cells have one size.
+    middle = low
+    if EVEN and UNBOUNDED:
+        middle = tl.maximum(tl.minimum(top + right + 1, length), 0) // (SIDE * ACROSS) * PARTS
+        middle = tl.minimum(tl.maximum(middle, low), high)
     total = tl.zeros([SIDE, SIDE], tl.float32)
     largest = tl.zeros([SIDE, SIDE], tl.float32)
-    for step in tl.range(low, high):
-        cell, part = step // PARTS * (SIDE // WIDTH), step % PARTS
-        if EVEN:
-            row = cell_row * HEIGHT * DOWN + part // ACROSS * SIDE + side
-            key = cell * WIDTH * ACROSS + part % ACROSS * SIDE + side
-            q = load_rows(q_at, batch, head, cell_row * HEIGHT * DOWN + part // ACROSS * SIDE,
-                          SIDE, DIM)  # fmt: skip
-            k = load_rows(k_at, batch, kv_head, cell * WIDTH * ACROSS + part % ACROSS * SIDE,
-                          SIDE, DIM)  # fmt: skip
-            real_row, real_key = row < queries, key < keys
-        else:
-            row, real_row, q = _rows_at(
-                q_at, row_edges_at, cell_row, part // ACROSS, q_row, dim, cells, HEIGHT, SIDE, DIM
-            )
-            key, real_key, k = _rows_at(
-                k_at, key_edges_at, cell, part % ACROSS, k_row, dim, cells, WIDTH, SIDE, DIM
-            )
-        e = _weights(
-            q, k, row, key, real_row, real_key, lse_at, left, right, length, offset, scale, cap,
-            True, CAP,
+    for step in tl.range(low, middle):
+        total, largest = _one_tile(
+            total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at,
+            key_edges_at, q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head, queries,
+            keys, left, right, length, offset, scale, cap,
+            False, CAP, EVEN, HEIGHT, WIDTH, SIDE, DOWN, ACROSS, DIM,
         )  # fmt: skip
-        if PARTS == 1:
-            total, largest = e, e
-        else:
-            total = tl.where(part == 0, e, total + e)
-            largest = tl.where(part == 0, e, tl.maximum(largest, e))
-        if part == PARTS - 1:
-            shape: tl.constexpr = (SIDE // HEIGHT, HEIGHT, SIDE // WIDTH, WIDTH)
-            down, across = tl.arange(0, SIDE // HEIGHT), tl.arange(0, SIDE // WIDTH)
-            into = ((batch * heads + head).to(tl.int64) * cells + cell_row + down[:, None]) * cells
-            into += cell + across[None, :]
-            real = (cell_row + down < cells)[:, None] & (cell + across < cells)[None, :]
-            tl.store(sum_at + into, tl.sum(tl.sum(total.reshape(shape), 3), 1), mask=real)
-            tl.store(largest_at + into, tl.max(tl.max(largest.reshape(shape), 3), 1), mask=real)
+    for step in tl.range(middle, high):
+        total, largest = _one_tile(
+            total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at,
+            key_edges_at, q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head, queries,
+            keys, left, right, length, offset, scale, cap,
+            True, CAP, EVEN, HEIGHT, WIDTH, SIDE, DOWN, ACROSS, DIM,
+        )  # fmt: skip
 
 
 def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -152,6 +174,7 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
         *given, lse.contiguous(), total, largest, row_edges, key_edges, **question.numbers,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), k_batch=k.stride(0),
         k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, EVEN=even,
+        UNBOUNDED=question.band.left == FAR,
         HEIGHT=stretch[0], WIDTH=stretch[1], SIDE=_SIDE, DOWN=parts[0], ACROSS=parts[1],
         DIM=width(dim), num_warps=4, num_stages=3,
     )  # fmt: skip
