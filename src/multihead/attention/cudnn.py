@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import Partial, Problem
+from .problem import Partial, Problem, in_a_graph
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _WIDEST = 128
@@ -19,6 +19,8 @@ def refuses(problem: Problem) -> str | None:
     """Why this kernel cannot answer, or None; of a problem without mask or with a causal one."""
     p = problem
     dim = p.query.shape[3]
+    if (reason := in_a_graph()) is not None:
+        return reason
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
     if torch.cuda.get_device_capability(p.query.device) < (9, 0):

@@ -19,7 +19,7 @@ from ..masks import FULL, PARTIAL, Mask
 from ..masks.mask import both, either, outside
 from ..positions import Alibi
 from .merge import add_sinks
-from .problem import Partial, Problem
+from .problem import Partial, Problem, in_a_graph
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -36,6 +36,8 @@ def refuses(problem: Problem) -> str | None:
     p = problem
     if p.query.device.type != "cuda":
         return f"the kernel needs a GPU, and these tensors are on {p.query.device.type}"
+    if (reason := in_a_graph()) is not None:
+        return reason
     if p.query.dtype == torch.float64:
         return "the kernel knows no float64"
     if p.dropout:

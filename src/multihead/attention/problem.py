@@ -91,6 +91,12 @@ class Problem:
         )
 
 
+def in_a_graph() -> str | None:
+    """Why a kernel of a GPU leaves a compiled graph to `tiled`, which is one operator there."""
+    compiling = torch.compiler.is_compiling()
+    return "inside a compiled graph the tiled operator answers" if compiling else None
+
+
 def is_mapped(tensor: object) -> bool:
     """Whether this tensor carries an axis that torch.func.vmap maps over."""
     if torch.compiler.is_compiling() or not isinstance(tensor, Tensor):

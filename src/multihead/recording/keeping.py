@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 
 import torch
 from torch import Tensor
@@ -33,14 +34,14 @@ def kept(tensor: Tensor) -> Tensor:
 
 def send() -> None:
     """Have what was kept set out together: each way costs the same, however much travels."""
-    for device, some in _waiting.items():
+    for device, some in _waiting.by_device.items():
         stream = _stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for source, into in some:
                 into.copy_(source, non_blocking=True)
                 source.record_stream(stream)
-    _waiting.clear()
+    _waiting.by_device.clear()
 
 
 def settle() -> None:
@@ -51,14 +52,21 @@ def settle() -> None:
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
-_waiting: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # on the device, and where to
+
+
+class _Waiting(threading.local):  # a model is watched in one thread, another in another
+    def __init__(self) -> None:
+        self.by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # from, and where to
+
+
+_waiting = _Waiting()
 
 
 def _set_out(tensor: Tensor) -> Tensor:
     """Where it will be, in pinned memory; a copy on the device waits, which nobody writes to."""
     source = tensor.clone(memory_format=torch.contiguous_format)
     into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    _waiting.setdefault(tensor.device, []).append((source, into))
+    _waiting.by_device.setdefault(tensor.device, []).append((source, into))
     return into
 
 

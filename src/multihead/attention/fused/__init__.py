@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from ..band import FAR, Band, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
-from ..problem import Partial, Problem
+from ..problem import Partial, Problem, in_a_graph
 from .question import Asked, Pulls, Question, Told, question_of
 
 ABOUT = "our kernels: runs of keys (causal, window, offset, prefix, padding), softcap, sinks"
@@ -72,7 +72,9 @@ def _machine(device: torch.device) -> str | None:
 def hesitates(problem: Problem) -> str | None:
     """Why "auto" does not take it: as above, and Triton's interpreter must be asked for by name."""
     kind = problem.query.device.type
-    return _needs_a_gpu(kind) if kind != "cuda" else refuses(problem)
+    if kind != "cuda":
+        return _needs_a_gpu(kind)
+    return in_a_graph() or refuses(problem)
 
 
 def ready(device: torch.device) -> bool:
