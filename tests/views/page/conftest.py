@@ -3,7 +3,10 @@
 import pytest
 from one_thread import one_thread
 from page_server import serving, tiny_session
+from pages import look
 from small_reports import save_model
+
+from multihead.views.page.standalone import standalone
 
 __all__ = ["one_thread"]
 
@@ -18,3 +21,20 @@ def tiny(tmp_path_factory):
 def served(tiny):
     with serving(tiny_session(tiny)) as running:
         yield running
+
+
+@pytest.fixture
+def from_disk(new_page, tmp_path):
+    """Opens the page of a session as one file, which asks nobody for anything."""
+    asked = []
+
+    def open_page(session, heads, batch=0, **state):
+        path = tmp_path / "page.html"
+        path.write_bytes(standalone(session, "0", heads, batch))
+        page = new_page(offline=True)
+        page.on("request", lambda request: asked.append(request.url))
+        return look(page, path.as_uri(), **state)
+
+    yield open_page
+    assert all(url.startswith(("file:", "blob:", "data:")) for url in asked)
+    assert len({url for url in asked if url.startswith("file:")}) == 1  # itself alone

@@ -14,7 +14,6 @@ from PIL import Image
 
 import multihead as mh
 from multihead.views.page.session import Session
-from multihead.views.page.standalone import standalone
 
 EXACT = (1, 2)
 
@@ -104,22 +103,6 @@ def test_a_wrong_choice_of_heads_is_said(exporting):
 
 
 # ---- from disk, with the network off ------------------------------------------------------------
-
-
-@pytest.fixture
-def from_disk(new_page, tmp_path):
-    asked = []
-
-    def open_page(session, heads, **state):
-        path = tmp_path / "page.html"
-        path.write_bytes(standalone(session, "0", heads))
-        page = new_page(offline=True)
-        page.on("request", lambda request: asked.append(request.url))
-        return look(page, path.as_uri(), **state)
-
-    yield open_page
-    assert all(url.startswith(("file:", "blob:", "data:")) for url in asked)
-    assert len({url for url in asked if url.startswith("file:")}) == 1  # itself alone
 
 
 def test_the_file_has_home_and_every_view(from_disk):

@@ -20,9 +20,8 @@ from ..files import plain
 from .bundle import bundled, page, read
 from .session import Session
 from .shown import Shown
-from .tiles import Map, pooled_layer
+from .tiles import Map, factors, pooled_layer
 
-_CELLS = 64  # of a pooled map, at most
 _FEW = 3  # heads that are exact where none are chosen
 _BIAS = 2048  # tokens, up to which a bias of n × n numbers is carried along
 
@@ -36,12 +35,9 @@ def standalone(
     layers = [layer for layer in shown.rec.layers if layer.has_qk]
     for layer, head in chosen:
         shown.layer(Map(layer, head, batch))  # raises for what is not there
-    factor = 1
-    while max(max(layer.queries, layer.keys) for layer in shown.rec.layers) > _CELLS * factor:
-        factor *= 2
     home = session.home(number, batch)
     home |= {
-        "exact": [f"{layer}.{head}" for layer, head in chosen], "pooled": factor,
+        "exact": [f"{layer}.{head}" for layer, head in chosen],
         "can_run": False, "can_cut": False, "recordings": home["recordings"][:1], "recording": "0",
     }  # fmt: skip
     file = {
@@ -54,7 +50,7 @@ def standalone(
         "tokens": _tokens(shown, batch) if batch == 0 else [],
     }
     for layer in layers:
-        pooled = _pooled(shown, layer, batch, factor)
+        pooled = _pooled(shown, layer, batch)
         for head in range(layer.heads):
             which, name = Map(layer.index, head, batch), f"{layer.index}.{head}"
             if name in file["exact"]:
@@ -121,8 +117,9 @@ def _runs(layer: Layer, which: Map, row: int) -> list[int]:
     return steps.nonzero()[:, 0].tolist()
 
 
-def _pooled(shown: Shown, layer: Layer, batch: int, factor: int) -> list[dict[str, str]]:
+def _pooled(shown: Shown, layer: Layer, batch: int) -> list[dict[str, str]]:
     """The map of each head of a layer, its sinks left out, and with them where it has some."""
+    factor = factors(layer)[-1]
     sinks = [shown.sinks(layer, head, batch) for head in range(layer.heads)]
     hide = pooled_layer(shown.rec, layer, batch, factor, sinks).half()
     found = [{"hide": _halves(one)} for one in hide]

@@ -36,8 +36,11 @@ function asked(path) {
 
 const hiddenOf = (a) => new Set(a.sinks === "hide" ? sinksOf(a.at) : []);
 
-/** A pooled head has one tile, of the largest weights. */
-function pooled(a) {
+const coarsest = (a) => factorsOf(layerOf(a.layer)).at(-1);
+
+/** A pooled head has one tile, of the largest weights, at the coarsest factor. */
+function pooled(a, factor = coarsest(a)) {
+  if (factor !== coarsest(a)) throw new Error(`${a.at} is pooled in this file, ${coarsest(a)}×${coarsest(a)} weights a cell; it has no others.`);
   if (a.by !== "weight" || a.pool !== "largest") throw new Error(`${a.at} is pooled in this file: it has the largest weights alone.`);
   const found = file.pooled[a.at];
   return fromHalves(bytes(a.sinks === "hide" ? found.hide : found.show || found.hide));
@@ -52,7 +55,7 @@ const ANSWERS = {
     if (!file.exact[a.at]) {
       let top = 0;
       for (const v of pooled(a)) if (v > top) top = v;
-      return { [file.home.pooled]: { largest: top, mean: top, sum: top } };
+      return { [coarsest(a)]: { largest: top, mean: top, sum: top } };
     }
     const { most } = await exactly(a.at).pyramid(checked(a), hiddenOf(a), factors);
     return Object.fromEntries(most);
@@ -100,7 +103,7 @@ function links(weights, a, side) {
 
 async function tile(a) {
   const [f, row, column] = a.rest, factors = factorsOf(layerOf(a.layer));
-  if (!file.exact[a.at]) return pooled(a);
+  if (!file.exact[a.at]) return pooled(a, f);
   return exactly(a.at).tile(checked(a), hiddenOf(a), a.pool, f, row, column, factors);
 }
 

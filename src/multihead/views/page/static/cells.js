@@ -10,3 +10,11 @@ export function factorsOf(layer) {
   while (FEWEST * found[found.length - 1] < longest) found.push(found[found.length - 1] * 2);
   return found;
 }
+
+/** Whether a standalone file carries this head pooled, and not exactly. */
+export const pooledIn = (data, at) => Boolean(data.exact) && !data.exact.includes(at);
+
+/** The factors at which a head can be drawn: all of them, or, pooled in a file, the coarsest alone. */
+export function factorsFor(data, at, layer) {
+  return pooledIn(data, at) ? factorsOf(layer).slice(-1) : factorsOf(layer);
+}

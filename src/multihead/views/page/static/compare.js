@@ -4,6 +4,7 @@ import { html, useMemo, useState } from "./vendor/preact.js";
 import { mapOf, setState, within } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
+import { factorsFor, pooledIn } from "./cells.js";
 import { MapView } from "./headmap.js";
 import { DifferenceLegend, Legend, MapTools } from "./legend.js";
 import { labelOf, statsOf } from "./grid.js";
@@ -69,18 +70,22 @@ function Maps({ state, a, b, data, there, la, lb }) {
   const hiddenOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.hidden || 0;
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
   const same = la.queries === lb.queries && la.keys === lb.keys;
+  const own = [factorsFor(data, a, la), factorsFor(there, b, lb)];
+  const [fa, fb] = same ? own.map((some) => some.filter((f) => own.every((all) => all.includes(f)))) : own; // what both have
+  const pooled = [...new Set([a, b])].filter((at) => pooledIn(data, at));
   const hides = state.sinks === "hide", both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])];
   return html`<${MapTools} state=${state} info=${infos.every((info) => info.value) ? { sinks: [], norm_found: found } : null} />
     ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
       weight on sinks ${hides ? "hidden" : "shown"}: a ${percent(hiddenOf(a, data))}, b ${percent(hiddenOf(b, there))}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
-        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
+        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}</small></figcaption>
-        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} beside=${maps.a} ...${shared} /></figure>
+        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b <${DifferenceLegend} state=${seen} drawn=${apart} /></figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} layer=${la} words=${wordsOf(la, data)} hidden=${both} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
+        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${both} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
     <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
       <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>
+    ${pooled.length > 0 && html`<p class="note">${pooled.join(" and ")} ${pooled.length > 1 ? "are" : "is"} pooled in this file.</p>`}
     <${Legend} state=${seen} drawn=${drawn} />`;
 }

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 import { mapOf, setState, within, noteView } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
+import { factorsFor, pooledIn } from "./cells.js";
 import { MapView } from "./headmap.js";
 import { Legend, MapTools } from "./legend.js";
 import { Reading } from "./reading.js";
@@ -39,7 +40,7 @@ export function Head({ state, data, names }) {
   const own = namesByHead(names).get(`${layer.index}.${head}`) || [];
   const told = info.fresh ? info.value : null;
   const hidden = told?.sinks || [];
-  const pooled = data.exact && !data.exact.includes(`${layer.index}.${head}`) ? data.pooled : 0;
+  const factors = factorsFor(data, `${layer.index}.${head}`, layer), pooled = pooledIn(data, `${layer.index}.${head}`) ? factors[0] : 0;
   return html`<div class="head">
     <section class="left">
       <div class="title"><h1>${layer.index}.${head}</h1>
@@ -50,7 +51,7 @@ export function Head({ state, data, names }) {
       <${MapView} map=${map} layer=${layer} words=${words} hidden=${hidden} scale=${state.scale} lock=${state.lock}
         view=${{ q: state.q, k: state.k, span: state.span }} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
-        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} pooled=${pooled}
+        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} factors=${factors}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
       ${pooled > 0 && html`<p class="note">${pooled > 1 ? `Pooled in this file: the largest of ${pooled}×${pooled} weights.` : "Rounded in this file: every weight to three digits."} Exact in it: ${data.exact.join(", ")}.</p>`}
       <${Legend} state=${seen} drawn=${drawn} />

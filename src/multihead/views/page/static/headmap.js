@@ -4,13 +4,12 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useLatest, useSoon } from "./hooks.js";
 import { HeadMap } from "./map.js";
-import { factorsOf } from "./cells.js";
 import { named, number } from "./words.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
 /** `minus` is a map that is taken away from this one; `beside` one that shares its range. */
-export function MapView({ map, minus, beside, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, pooled = 0 }) {
+export function MapView({ map, minus, beside, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, factors }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
   const second = minus || beside;
@@ -59,7 +58,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     const m = drawing.current;
     m.lassoing = Boolean(lassoing);
     if (!lassoing && m.lasso) { m.lasso = null; }
-    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors: pooled ? [pooled] : factorsOf(layer) });
+    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors });
   });
   useEffect(() => {
     const m = drawing.current, v = m.view;

@@ -1,0 +1,45 @@
+"""A file that carries some heads pooled claims no more of them than it has."""
+
+import pytest
+import torch
+from pages import READY, in_map, recorded
+
+from multihead.views.page.session import Session
+
+TOKENS, FACTOR = 500, 8
+
+
+@pytest.fixture(scope="module")
+def session():
+    """Two heads that look at the token before them, of 500 tokens; one of them will be exact."""
+    torch.manual_seed(4)
+    query, key = torch.randn(2, TOKENS, 8), torch.randn(2, TOKENS, 8)
+    places = torch.randn(TOKENS, 24)
+    query = torch.cat([query, 3 * places.roll(1, 0).expand(2, -1, -1)], -1)
+    key = torch.cat([key, places.expand(2, -1, -1)], -1)
+    made = Session()
+    made.add(recorded(query, key), "by hand", {"model": "by hand"})
+    return made
+
+
+def largest(session, head: int, query: int, key: int) -> float:
+    rows, keys = (slice(at // FACTOR * FACTOR, (at // FACTOR + 1) * FACTOR) for at in (query, key))
+    return float(session.of("0").rec.weights(0, head, rows, keys).max())
+
+
+def test_two_heads_are_compared_at_the_factor_that_both_have(from_disk, session):
+    page = from_disk(session, [(0, 0)], view="compare", a="0.0", b="0.1", sinks="show")
+    page.wait_for_function(READY)
+    assert [in_map(page, "factor", nth) for nth in range(3)] == [FACTOR] * 3
+    for query, key in ((300, 299), (490, 30), (120, 119)):
+        one, two = (largest(session, head, query, key) for head in range(2))
+        for nth, expected in enumerate((one, two, one - two)):
+            shown = page.evaluate(
+                """([query, key, nth]) =>
+                document.querySelectorAll(".mapbox canvas")[nth].headMap.valueAt({query, key})""",
+                [query, key, nth],
+            )
+            assert shown == pytest.approx(expected, abs=1e-3)
+    assert f"largest of {FACTOR}×{FACTOR}" in page.locator(".legend").inner_text()
+    assert f"largest of {FACTOR}×{FACTOR}" in page.locator(".difference .scale").inner_text()
+    assert "0.1 is pooled in this file" in page.locator(".pair").inner_text()
