@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import READY, in_map, recorded
+from pages import POINT, READY, in_map, point, recorded, said, until
 
 from multihead.views.page.session import Session
 
@@ -43,3 +43,22 @@ def test_two_heads_are_compared_at_the_factor_that_both_have(from_disk, session)
     assert f"largest of {FACTOR}×{FACTOR}" in page.locator(".legend").inner_text()
     assert f"largest of {FACTOR}×{FACTOR}" in page.locator(".difference .scale").inner_text()
     assert "0.1 is pooled in this file" in page.locator(".pair").inner_text()
+
+
+def test_of_a_pooled_cell_no_link_is_named_and_none_is_held(from_disk, session):
+    page = from_disk(session, [(0, 0)], view="head", head=1, sinks="show")
+    point(page, 300, 298)
+    until(page, "document.querySelector('.pointed').textContent.includes('argest')")
+    value = said(largest(session, 1, 300, 298))
+    told = page.locator(".pointed").inner_text()
+    assert told.startswith(f"The largest of rows 296–303 over keys 296–303 is {value}")
+    page.mouse.click(*page.evaluate(POINT, [300, 298, 0]))
+    until(page, "document.querySelector('.mapbox canvas').headMap.view.span < 200")
+    assert "pin=" not in page.url
+    assert page.get_by_text("held").count() == 0
+    view = in_map(page, "view")
+    assert view["q"] < 296
+    assert view["q"] + view["span"] > 303
+    page.keyboard.press("0")
+    point(page, 499, 490)  # the last cell is not whole
+    until(page, "document.querySelector('.pointed').textContent.includes('rows 496–499')")

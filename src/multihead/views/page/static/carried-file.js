@@ -90,8 +90,9 @@ function exactCell(a) {
 }
 
 function pooledCell(a) {
-  const [f, row, column] = a.rest, wide = Math.ceil(layerOf(a.layer).keys / f), value = pooled({ ...a, pool: "largest" })[row * wide + column];
-  return { query: row * f, key: column * f, pairs: 1, value: Number.isNaN(value) ? null : value, sum: null };
+  const [f, row, column] = a.rest, wide = Math.ceil(layerOf(a.layer).keys / f), value = pooled({ ...a, pool: "largest" }, f)[row * wide + column];
+  const link = f === 1 ? { query: row, key: column } : { query: null, key: null }; // which one of the cell is not known
+  return { ...link, pairs: null, value: Number.isNaN(value) ? null : value, sum: null };
 }
 
 function links(weights, a, side) {

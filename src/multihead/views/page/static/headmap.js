@@ -42,6 +42,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     const { factor: f, query, key } = place;
     if (f > 1 && !minus) {
       const found = await getJSON(paths.cell(map, f, Math.floor(query / f), Math.floor(key / f)));
+      if (found.value !== null && found.query === null) { drawing.current.near(query, key); return; } // a cell, and no link to hold
       if (found.value !== null) { drawing.current.land(found.query, found.key); pick?.({ query: found.query, key: found.key }); return; }
     }
     pick?.({ query, key });
@@ -102,16 +103,17 @@ async function sentence(map, minus, layer, words, { query, key, factor: f }) {
     if (minus) {
       const other = await cell(minus);
       const apart = (found.value ?? 0) - (other.value ?? 0);
-      const where = f > 1 ? `Rows ${low(query, f)}, keys ${low(key, f)}` : `${named(words[0], query)} from ${named(words[1], key)}`;
+      const where = f > 1 ? `Rows ${low(query, f, layer.queries)}, keys ${low(key, f, layer.keys)}` : `${named(words[0], query)} from ${named(words[1], key)}`;
       return `${where}: ${number(found.value)} − ${number(other.value)} = ${number(apart)}${f > 1 ? `, largest of ${f}×${f} each` : ""}`;
     }
     const unit = map.by === "norm" ? ", weight × ‖v W_O‖" : "";
+    if (found.query === null) return `The largest of rows ${low(query, f, layer.queries)} over keys ${low(key, f, layer.keys)} is ${number(found.value)}; which link it is, this file does not say.`;
     const said = `${named(words[0], found.query)} reads ${number(found.value)} from ${named(words[1], found.key)}${unit}`;
     return f > 1 ? `${said}, largest of ${f}×${f}` : said;
   } catch (error) { return error.message; }
 }
 
-const low = (place, f) => { const first = Math.floor(place / f) * f; return `${first}–${first + f - 1}`; };
+const low = (place, f, count) => { const first = Math.floor(place / f) * f; return `${first}–${Math.min(count, first + f) - 1}`; };
 
 /** Where the brightest cell in view is. */
 function strongest(m, go) {

@@ -110,6 +110,13 @@ export class HeadMap {
     this.cross = { query, key };
   }
 
+  /** Go closer to a cell, where what is in it is not known one by one. */
+  near(query, key) {
+    const f = this.factor, middle = (place) => (Math.floor(place / f) + 0.5) * f, span = Math.min(this.longest, 16 * f);
+    this.setView({ q: middle(query) - span / 2, k: middle(key) - span / 2, span }, true);
+    this.cross = { query, key };
+  }
+
   /** The smallest pooling at which a cell has a pixel: nothing is lost between two pixels. */
   get factor() {
     const all = this.shown.factors;
