@@ -188,15 +188,31 @@ def test_sinks_of_either_are_hidden_and_said(new_page):
     whole = rec.weights(0, 0)
     share = float(whole[:, 0].sum() / whole.sum())
     chip = page.locator("button.sinks")
-    assert chip.inner_text() == f"weight on sinks hidden: a 0 %, b {100 * share:.0f} % show"
-    assert in_map(page, "shown.hidden", 2) == [0]  # hatched, and not as if nobody might look
+    other = rec.weights(0, 1)
+    beside = float(other[:, 0].sum() / other.sum())  # no sink there, and hidden all the same
+    until(page, "!document.querySelector('button.sinks').textContent.includes('not known')")
+    assert beside > 0.01
+    assert chip.inner_text() == (
+        f"weight on key 0 hidden in both: a {100 * beside:.0f} %, b {100 * share:.0f} % show"
+    )
+    for nth in range(3):
+        assert in_map(page, "shown.hidden", nth) == [0]  # hatched, not as if nobody might look
+        assert value_at(page, 30, 0, nth) != value_at(page, 30, 0, nth)  # NaN
+    point(page, 50, 0)
+    until(page, "document.querySelectorAll('.pointed')[2].textContent.includes('(0)')")
+    told = page.locator(".pointed").all_inner_texts()
+    one, two = said(float(other[50, 0])), said(float(whole[50, 0]))
+    assert f"Hidden: ‘a_rather_long_word_…’ (50) reads {one} from" in told[0]
+    assert f"Hidden: ‘a_rather_long_word_…’ (50) reads {two} from" in told[1]
+    assert told[2].startswith("Hidden: ")
+    assert told[2].endswith(f": a {one}, b {two}")
     point(page, 50, 20)
     until(page, "document.querySelectorAll('.pointed')[2].textContent.includes('(20)')")
     for part in (".pair", ".dots"):  # a long sentence pushes nothing out of sight
         assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth")
     chip.click()
     redrawn(page, "m.shown.map.sinks === 'show'", nth=2)
-    assert "weight on sinks shown" in chip.inner_text()
+    assert "weight on key 0 shown" in chip.inner_text()
     apart = float(rec.weights(0, 1)[30, 0] - whole[30, 0])
     assert value_at(page, 30, 0, 2) == pytest.approx(apart, abs=1e-3)
     assert pixels(page, [(30, 3)])[0][3] == 255

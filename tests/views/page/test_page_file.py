@@ -62,3 +62,45 @@ def test_of_a_pooled_cell_no_link_is_named_and_none_is_held(from_disk, session):
     page.keyboard.press("0")
     point(page, 499, 490)  # the last cell is not whole
     until(page, "document.querySelector('.pointed').textContent.includes('rows 496–499')")
+
+
+@pytest.fixture(scope="module")
+def sunk():
+    """300 tokens; all of the second head's look at key 20 more than at others."""
+    torch.manual_seed(1)
+    query, key = torch.randn(2, 300, 8), torch.randn(2, 300, 8)
+    query[1, :, 0], key[1, :, 0], key[1, 20, 0] = 3.0, 0.0, 9.0
+    made = Session()
+    made.add(recorded(query, key), "by hand", {"model": "by hand"})
+    return made
+
+
+@pytest.mark.parametrize("exact", [0, 1])
+def test_a_sink_of_one_is_hidden_in_both_of_a_file_too(from_disk, sunk, exact):
+    rec = sunk.of("0").rec
+    page = from_disk(sunk, [(0, exact)], view="compare", a="0.0", b="0.1")
+    page.wait_for_function(READY)
+    f = in_map(page, "factor")
+    assert f == 8
+    for nth, head in enumerate((0, 1)):
+        cell = rec.weights(0, head, slice(200, 208), slice(16, 24)).clone()
+        cell[:, 4] = 0
+        shown = page.evaluate(
+            """(nth) => document.querySelectorAll(".mapbox canvas")[nth].headMap
+            .valueAt({ query: 203, key: 18 })""",
+            nth,
+        )
+        if head == 0 and exact == 1:  # what is beside the key in its cell is not carried
+            assert shown != shown  # NaN
+            assert in_map(page, "shown.hidden", nth) == [*range(16, 24)]
+        else:
+            assert shown == pytest.approx(float(cell.max()), abs=1e-3)
+            assert in_map(page, "shown.hidden", nth) == [20]
+    chip = page.locator("button.sinks").inner_text()
+    assert chip.startswith("weight on key 20 hidden in both: a ")
+    point(page, 203, 18, nth=1)
+    until(page, "document.querySelectorAll('.pointed')[1].textContent !== ''")
+    told = page.locator(".pointed").all_inner_texts()
+    most = said(float(rec.weights(0, 1, slice(200, 208), slice(20, 21)).max()))
+    assert f"hidden: {most}" in told[1]
+    assert "–" not in told[2].replace("200–207", "").replace("16–23", "")

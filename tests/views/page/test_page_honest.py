@@ -77,6 +77,20 @@ def test_sinks_are_hidden_and_said_and_one_click_restores_them(new_page, sunk):
     assert value_at(page, 50, 17) == pytest.approx(float(whole[50, 17]), rel=1e-3)
 
 
+@pytest.mark.parametrize("view", [{}, {"q": 40, "k": 10, "span": 20}], ids=["far", "close"])
+def test_a_hidden_key_is_said_to_be_hidden_and_not_forbidden(new_page, sunk, view):
+    rec, address = sunk
+    page = look(new_page(), address, view="head", **view)
+    point(page, 50, 17)
+    until(page, "document.querySelector('.pointed').textContent !== ''")
+    weight = said(float(rec.weights(0, 0)[50, 17]))
+    told = f"Hidden: ‘word50’ (50) reads {weight} from ‘word17’ (17)"
+    assert page.locator(".pointed").inner_text() == told
+    point(page, 50, 57 if not view else 18)
+    until(page, "!document.querySelector('.pointed').textContent.includes('Hidden')")
+    assert ("may not look" in page.locator(".pointed").inner_text()) == (not view)
+
+
 def test_a_head_without_sinks_hides_nothing(new_page, sunk):
     page = look(new_page(), sunk[1], view="head", head=1)
     assert page.locator("button.sinks").count() == 0

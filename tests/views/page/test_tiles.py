@@ -166,6 +166,8 @@ def test_sinks_are_hidden_until_they_are_asked_for():
     shown, hide = session.map(number, Map(0, 0), hide=True)
     assert hide.hidden == tuple(keys)
     assert session.map(number, Map(0, 0), hide=False)[1].hidden == ()
+    named = session.map(number, Map(0, 0), hide=(2, 5, 10**6))[1]
+    assert named.hidden == (2, 5)  # of another map, which may be longer
     allowed = torch.ones(300, 300, dtype=torch.bool).tril()
     expected = by_hand(rec, hide, allowed, 2, "largest")
     close(sent(shown, hide, 2, "largest").nan_to_num(-1), expected.nan_to_num(-1), 1e-3)

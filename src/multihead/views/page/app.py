@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..files import plain
-from .asked import cut_asked, flag, map_asked, place, recording_asked, text_asked, whole
+from .asked import cut_asked, hidden_asked, map_asked, place, recording_asked, text_asked, whole
 from .guard import Guard
 from .session import Session
 from .tables import heads_csv
@@ -116,12 +116,11 @@ def make_app(session: Session, token: str) -> Guard:
 
 
 def _head(session: Session, request: Request) -> dict[str, Any]:
-    asked = map_asked(request)
-    return session.of(recording_asked(request)).head(asked)
+    return session.head(recording_asked(request), map_asked(request), hidden_asked(request))
 
 
 def _mapped(session: Session, request: Request):
-    return session.map(recording_asked(request), map_asked(request), flag(request, "sinks", "hide"))
+    return session.map(recording_asked(request), map_asked(request), hidden_asked(request))
 
 
 def _range(session: Session, request: Request) -> dict[str, Any]:

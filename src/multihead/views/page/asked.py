@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from .tiles import Map
 
+_KEYS = 64  # that are hidden by name
 _LETTERS = 200_000  # of a text that is typed in
 
 
@@ -26,12 +27,17 @@ def whole(request: Request, name: str, default: int) -> int:
     return int(given)
 
 
-def flag(request: Request, name: str, default: str) -> bool:
-    """Whether sinks are hidden, by words and not by a number that nobody remembers."""
-    given = request.query_params.get(name, default)
-    if given not in ("hide", "show"):
-        raise ValueError(f"{name} must be hide or show, but {given[:40]!r} came.")
-    return given == "hide"
+def hidden_asked(request: Request) -> bool | tuple[int, ...]:
+    """Whether a head's sinks are hidden; or which keys are, as two maps beside each other need."""
+    given = request.query_params.get("sinks", "hide")
+    if given in ("hide", "show"):
+        return given == "hide"
+    keys = given.split(",")
+    if len(keys) > _KEYS or not all(k.isascii() and k.isdecimal() and len(k) <= 9 for k in keys):
+        raise ValueError(
+            f"sinks must be hide, show, or {_KEYS} keys at most, as 0,17; but {given[:40]!r} came."
+        )
+    return tuple(sorted({int(key) for key in keys}))
 
 
 def map_asked(request: Request) -> Map:

@@ -147,9 +147,20 @@ class Session:
             "next_before": [[[w, round(p, 4)] for w, p in row] for row in shown.guesses or []],
         }
 
-    def map(self, number: str, asked: Map, hide: bool) -> tuple[Shown, Map]:
-        """The map of a head with its sinks left out or not."""
+    def head(self, number: str, asked: Map, hide: bool | tuple[int, ...] = True) -> dict[str, Any]:
+        """What is told of one head; where keys are hidden by name, the share of those."""
+        shown, which = self.map(number, asked, hide)
+        told = shown.head(asked)
+        if isinstance(hide, tuple):
+            told["hidden"] = shown.share_on(which, which.hidden)
+        return told
+
+    def map(self, number: str, asked: Map, hide: bool | tuple[int, ...]) -> tuple[Shown, Map]:
+        """The map of a head with its sinks left out or not, or with the keys that are named."""
         shown = self.of(number)
         layer = shown.layer(asked)
-        hidden = shown.sinks(layer, asked.head, asked.batch) if hide else ()
+        if isinstance(hide, tuple):
+            hidden = tuple(key for key in hide if key < layer.keys)
+        else:
+            hidden = shown.sinks(layer, asked.head, asked.batch) if hide else ()
         return shown, Map(asked.layer, asked.head, asked.batch, asked.by, hidden)

@@ -12,6 +12,7 @@ from ...patterns import FEW, Sink, sinks_in
 from ...recording import Layer, Recording
 from .cache import Cache
 from .labels import texts_of
+from .strongest import strongest
 from .thumbs import THUMB, thumbs
 from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
 
@@ -68,7 +69,7 @@ class Shown:
                 | {key: _number(value, 5) for key, value in kept.items()}
                 | {
                     "sinks": list(keys),
-                    "hidden": _number(self._hidden(layer, head, batch, keys), 4),
+                    "hidden": self.share_on(Map(layer.index, head, batch), keys),
                 }
             )
         return found
@@ -92,12 +93,14 @@ class Shown:
         known = {"received", "received_mean"} & layer.kinds.keys()
         return "" if known else "sinks are not known: what keys receive was not recorded"
 
-    def _hidden(self, layer: Layer, head: int, batch: int, keys: tuple[int, ...]) -> float:
-        """What share of all weight lies on these keys."""
+    def share_on(self, which: Map, keys: tuple[int, ...]) -> float | int | None:
+        """What share of all weight lies on these keys; 0 where it was not recorded."""
+        layer = self.layer(which)
         if not keys or layer.kinds.get("received") != "key":
             return 0.0
-        rows = int((layer.lse[batch, head] != -math.inf).sum())
-        return float(layer["received"][batch, head, list(keys)].sum()) / max(1, rows)
+        rows = int((layer.lse[which.batch, which.head] != -math.inf).sum())
+        received = layer["received"][which.batch, which.head, list(keys)]
+        return _number(float(received.sum()) / max(1, rows), 4)
 
     def thumbs(self, batch: int = 0) -> bytes:
         """The largest weight in each cell of every head, a byte each: 255 is 1, four decades down.
@@ -120,7 +123,7 @@ class Shown:
             "layer": which.layer, "head": which.head, "name": layer.name,
             "strips": {key: numbers(layer[key][pick], 5) for key in strips if key in layer.kinds},
             "sinks": list(keys), "no_sinks": self._no_sinks(layer),
-            "hidden": _number(self._hidden(layer, which.head, which.batch, keys), 4),
+            "hidden": self.share_on(which, keys),
             "norm_found": layer.output_norm() is not None,
             "moves": self._moves(layer, which.batch),
             "mask": layer.chunks[0].mask, "scale": layer.chunks[0].scale,
@@ -161,32 +164,14 @@ class Shown:
         return cells.shown(pool, which.by).clamp(max=65504).half().contiguous().numpy().tobytes()
 
     def cell(self, which: Map, factor: int, row: int, column: int) -> dict[str, Any]:
-        """The largest link of a cell, exactly."""
+        """The largest link of a cell, exactly; and the largest of those in it that are hidden."""
         layer = self.layer(which)
         _check(factor in factors(layer), "factor", factors(layer), factor)
         _check(0 <= row * factor < layer.queries, "row", "one of the map", row)
         _check(0 <= column * factor < layer.keys, "column", "one of the map", column)
         rows = slice(row * factor, min((row + 1) * factor, layer.queries))
         keys = slice(column * factor, min((column + 1) * factor, layer.keys))
-        by = "norm" if which.by == "norm" else "weight"
-        weights = self.rec.weights(which.layer, which.head, rows, keys, by=by, batch=which.batch)
-        allowed = layer.allowed(which.batch, which.head, rows, keys)
-        out = [k - keys.start for k in which.hidden if 0 <= k - keys.start < weights.shape[1]]
-        allowed[:, out] = False
-        score = weights.float().nan_to_num(0.0).masked_fill(~allowed, -1.0)
-        if which.by == "uniform":
-            score = score * layer.seen(which.batch, which.head)[rows, None].clamp(min=1)
-        best = int(score.argmax())
-        at = divmod(best, weights.shape[1])
-        found = {
-            "query": rows.start + at[0],
-            "key": keys.start + at[1],
-            "pairs": int(allowed.sum()),
-        }
-        if not allowed.any():
-            return found | {"value": None, "sum": None}
-        inside = weights.masked_fill(~allowed, 0.0)
-        return found | {"value": float(weights[at]), "sum": float(inside.sum())}
+        return strongest(self.rec, which, rows, keys)
 
     def row(self, which: Map, query: int) -> dict[str, Any]:
         """Where a query looks: every weight, and its strongest links."""

@@ -83,7 +83,7 @@ export function drawPinned(map, c) {
 
 /** Keys that are left out are hatched: they are hidden, and not empty. */
 export function drawHidden(map, c) {
-  if (map.shown.map.sinks !== "hide") return;
+  if (map.shown.map.sinks === "show") return;
   const { view, scale, side } = map;
   c.save();
   c.strokeStyle = FAINT[theme()]; c.globalAlpha = 0.8; c.lineWidth = 1;

@@ -34,7 +34,7 @@ function asked(path) {
   return { what: parts[0].split(".")[0], at, layer, rest, ...of };
 }
 
-const hiddenOf = (a) => new Set(a.sinks === "hide" ? sinksOf(a.at) : []);
+const hiddenOf = (a) => new Set(a.sinks === "show" ? [] : a.sinks === "hide" ? sinksOf(a.at) : a.sinks.split(",").map(Number));
 
 const coarsest = (a) => factorsOf(layerOf(a.layer)).at(-1);
 
@@ -43,13 +43,27 @@ function pooled(a, factor = coarsest(a)) {
   if (factor !== coarsest(a)) throw new Error(`${a.at} is pooled in this file, ${coarsest(a)}×${coarsest(a)} weights a cell; it has no others.`);
   if (a.by !== "weight" || a.pool !== "largest") throw new Error(`${a.at} is pooled in this file: it has the largest weights alone.`);
   const found = file.pooled[a.at];
-  return fromHalves(bytes(a.sinks === "hide" ? found.hide : found.show || found.hide));
+  const cells = fromHalves(bytes(a.sinks === "show" && found.show || found.hide));
+  const own = sinksOf(a.at), wide = Math.ceil(layerOf(a.layer).keys / factor);
+  for (const key of hiddenOf(a)) { // what the rest of its cell weighs without it is not carried: the cell goes with it
+    if (!own.includes(key)) for (let at = Math.floor(key / factor); at < cells.length; at += wide) cells[at] = NaN;
+  }
+  return cells;
+}
+
+/** What share of all weight lies on the keys that are hidden; null where the file does not tell. */
+function shareOn(a, keys) {
+  const told = file.heads[a.at], { received } = told.strips;
+  if (String(keys) === String(told.sinks)) return told.hidden;
+  if (!received || !file.exact[a.at]) return null;
+  const rows = exactly(a.at).lse.filter((v) => v !== -Infinity).length;
+  return keys.reduce((sum, key) => sum + received[key], 0) / Math.max(1, rows);
 }
 
 const ANSWERS = {
   home: () => file.home,
   names: () => file.names,
-  head: (a) => file.heads[a.at],
+  head: (a) => (a.sinks ? { ...file.heads[a.at], hidden: shareOn(a, [...hiddenOf(a)]) } : file.heads[a.at]),
   range: async (a) => {
     const factors = factorsOf(layerOf(a.layer));
     if (!file.exact[a.at]) {
@@ -74,25 +88,29 @@ function checked(a) {
   return a.by;
 }
 
+/** The largest link that is shown, and the largest of those that are hidden. */
 function exactCell(a) {
   const h = exactly(a.at), [f, row, column] = a.rest, by = checked(a) === "norm" ? "norm" : "weight", hidden = hiddenOf(a);
-  const found = { query: row * f, key: column * f, pairs: 0, value: null, sum: 0 };
-  let best = -1;
+  const found = { query: row * f, key: column * f, pairs: 0, value: null, sum: 0, hidden: null };
+  let best = -1, most = -1;
   for (let i = row * f; i < Math.min(h.queries, (row + 1) * f); i++) {
-    h.row(i, column * f, Math.min(h.keys, (column + 1) * f), by, hidden).forEach((v, j) => {
+    h.row(i, column * f, Math.min(h.keys, (column + 1) * f), by, new Set()).forEach((v, j) => {
       if (v !== v) return;
+      const score = a.by === "uniform" ? v * h.seen[i] : v, link = { query: i, key: column * f + j, value: v };
+      if (hidden.has(link.key)) { if (score > most) { most = score; found.hidden = link; } return; }
       found.pairs++; found.sum += v;
-      const score = a.by === "uniform" ? v * h.seen[i] : v;
-      if (score > best) { best = score; Object.assign(found, { query: i, key: column * f + j, value: v }); }
+      if (score > best) { best = score; Object.assign(found, link); }
     });
   }
   return found.pairs ? found : { ...found, sum: null };
 }
 
 function pooledCell(a) {
-  const [f, row, column] = a.rest, wide = Math.ceil(layerOf(a.layer).keys / f), value = pooled({ ...a, pool: "largest" }, f)[row * wide + column];
+  const [f, row, column] = a.rest, at = row * Math.ceil(layerOf(a.layer).keys / f) + column;
   const link = f === 1 ? { query: row, key: column } : { query: null, key: null }; // which one of the cell is not known
-  return { ...link, pairs: null, value: Number.isNaN(value) ? null : value, sum: null };
+  const [value, all] = [a.sinks, "show"].map((sinks) => pooled({ ...a, sinks, pool: "largest" }, f)[at]);
+  const hidden = all === all && !(value >= all) ? { ...link, value: all } : null;
+  return { ...link, pairs: null, value: Number.isNaN(value) ? null : value, sum: null, hidden };
 }
 
 function links(weights, a, side) {

@@ -61,28 +61,33 @@ function Maps({ state, a, b, data, there, la, lb }) {
   const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
   const point = useSoon((place) => setCross(place), 30);
   const change = (set) => (d) => set((was) => (d.factor !== was.factor || d.most !== was.most || d.failed !== was.failed ? d : was));
-  const heads = ["a", "b"].map((side) => paths.head(mapOf({ ...state, a, b }, side)));
+  const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
+  const both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])].sort((x, y) => x - y); // hidden in both, or a difference would be of other things
+  const kept = (s, side, layer) => ({ ...mapOf(s, side), sinks: s.sinks === "hide" ? both.filter((key) => key < layer.keys).join(",") || "hide" : s.sinks });
+  const heads = [["a", la], ["b", lb]].map(([side, layer]) => paths.head(kept({ ...state, a, b, sinks: "hide" }, side, layer)));
   const infos = [useAnswer(heads[0], () => getJSON(heads[0])), useAnswer(heads[1], () => getJSON(heads[1]))];
   const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
-  const maps = { a: mapOf(seen, "a"), b: mapOf(seen, "b") };
+  const maps = { a: kept(seen, "a", la), b: kept(seen, "b", lb) };
   const wordsOf = (layer, d) => [d.texts[layer.query_text], d.texts[layer.key_text]];
-  const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
-  const hiddenOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.hidden || 0;
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const own = [factorsFor(data, a, la), factorsFor(there, b, lb)];
   const [fa, fb] = same ? own.map((some) => some.filter((f) => own.every((all) => all.includes(f)))) : own; // what both have
   const pooled = [...new Set([a, b])].filter((at) => pooledIn(data, at));
-  const hides = state.sinks === "hide", both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])];
+  const hides = state.sinks === "hide", share = (info) => (info.fresh && typeof info.value?.hidden === "number" ? percent(info.value.hidden) : "not known");
+  // Of a pooled head a file cannot leave out another's sink alone: its cells go with it.
+  const leftOut = (at, d, layer, [f]) => both.flatMap((key) => (!pooledIn(d, at) || sinksOf(at, d).includes(key) ? [key]
+    : Array.from({ length: f }, (_, i) => Math.floor(key / f) * f + i).filter((k) => k < layer.keys)));
+  const out = [leftOut(a, data, la, fa), leftOut(b, there, lb, fb)];
   return html`<${MapTools} state=${state} info=${infos.every((info) => info.value) ? { sinks: [], norm_found: found } : null} />
     ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
-      weight on sinks ${hides ? "hidden" : "shown"}: a ${percent(hiddenOf(a, data))}, b ${percent(hiddenOf(b, there))}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
+      weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
-        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${sinksOf(a, data)} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
+        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}</small></figcaption>
-        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${sinksOf(b, there)} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
+        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b <${DifferenceLegend} state=${seen} drawn=${apart} /></figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${both} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
+        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
     <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
       <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>

@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useLatest, useSoon } from "./hooks.js";
 import { HeadMap } from "./map.js";
-import { named, number } from "./words.js";
+import { sentence } from "./sentence.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
@@ -93,27 +93,6 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
 }
 
 const typing = (target) => /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest?.("[data-keys], dialog");
-
-/** 'ran' (7) reads 0.41 from 'cat' (2); of pooled cells, the largest and where it is. */
-async function sentence(map, minus, layer, words, { query, key, factor: f }) {
-  const cell = (m) => getJSON(paths.cell(m, f, Math.floor(query / f), Math.floor(key / f)));
-  try {
-    const found = await cell(map);
-    if (found.value === null) return f > 1 ? "Nobody may look here." : `${named(words[0], query)} may not look at ${named(words[1], key)}.`;
-    if (minus) {
-      const other = await cell(minus);
-      const apart = (found.value ?? 0) - (other.value ?? 0);
-      const where = f > 1 ? `Rows ${low(query, f, layer.queries)}, keys ${low(key, f, layer.keys)}` : `${named(words[0], query)} from ${named(words[1], key)}`;
-      return `${where}: ${number(found.value)} − ${number(other.value)} = ${number(apart)}${f > 1 ? `, largest of ${f}×${f} each` : ""}`;
-    }
-    const unit = map.by === "norm" ? ", weight × ‖v W_O‖" : "";
-    if (found.query === null) return `The largest of rows ${low(query, f, layer.queries)} over keys ${low(key, f, layer.keys)} is ${number(found.value)}; which link it is, this file does not say.`;
-    const said = `${named(words[0], found.query)} reads ${number(found.value)} from ${named(words[1], found.key)}${unit}`;
-    return f > 1 ? `${said}, largest of ${f}×${f}` : said;
-  } catch (error) { return error.message; }
-}
-
-const low = (place, f, count) => { const first = Math.floor(place / f) * f; return `${first}–${Math.min(count, first + f) - 1}`; };
 
 /** Where the brightest cell in view is. */
 function strongest(m, go) {

@@ -85,7 +85,7 @@ export const paths = {
   home: (rec, batch) => `/home.json?rec=${rec}&batch=${batch}`,
   names: (rec) => `/names.json?rec=${rec}`,
   thumbs: (rec, batch) => `/thumbs.bin?rec=${rec}&batch=${batch}`,
-  head: (m) => `/head/${m.layer}/${m.head}.json?rec=${m.rec}&batch=${m.batch}`,
+  head: (m) => `/head/${m.layer}/${m.head}.json?rec=${m.rec}&batch=${m.batch}${/^\d/.test(m.sinks) ? `&sinks=${m.sinks}` : ""}`,
   range: (m) => `/range/${m.layer}/${m.head}.json?${query(m)}`,
   row: (m, q) => `/row/${m.layer}/${m.head}/${q}.json?${query(m)}`,
   column: (m, k) => `/column/${m.layer}/${m.head}/${k}.json?${query(m)}`,
