@@ -127,24 +127,28 @@ class Recording:
         assert gatherer is not None
         return HeatMap(*(part[0, 0] for part in gatherer.result()))
 
-    def heads(self) -> list[dict[str, Any]]:
+    def heads(self, *, batch: int | None = None) -> list[dict[str, Any]]:
         """One dict a layer and head, for a table: `pandas.DataFrame(rec.heads())`.
 
-        Statistics of rows are means over the rows that saw something, padding left out;
+        Of all texts of the batch together, or of one. Statistics of rows are means over the rows
+        that saw something, padding left out;
         `received_top` is the key that gets most, and `received_top_share` its share of all rows
         that saw something, those of padding too.
         """
         found = []
         for layer in self.layers:
-            counted = self.counted(layer)
+            if batch is not None:
+                _check_head(layer, 0, batch)
+            texts = slice(None) if batch is None else slice(batch, batch + 1)
+            counted = self.counted(layer)[texts]
             means = {
-                key: _mean(layer[key], counted)
+                key: _mean(layer[key][texts], counted)
                 for key, kind in layer.kinds.items()
                 if kind == "row"
             }
             if layer.kinds.get("received") == "key":
-                most, best = layer["received"].sum(0).max(-1)  # (heads,)
-                looking = (layer.lse != -torch.inf).sum((0, 2)).clamp(min=1)
+                most, best = layer["received"][texts].sum(0).max(-1)  # (heads,)
+                looking = (layer.lse[texts] != -torch.inf).sum((0, 2)).clamp(min=1)
                 means |= {"received_top": best, "received_top_share": most / looking}
             for head in range(layer.heads):
                 row: dict[str, Any] = {"layer": layer.index, "name": layer.name, "head": head}

@@ -54,6 +54,7 @@ class Report:
     controlled: bool = False  # whether names were held against controls
     verdicts: list[Verdict] | None = None  # None: nothing was cut
     rest: str = "this text"  # what heads were named on at rest
+    batch: int = 0  # which text of the recording
 
     @property
     def tokens(self) -> int:
@@ -61,7 +62,7 @@ class Report:
 
     @property
     def words(self) -> list[str]:
-        return self.rec.words[0] if self.rec.words else []
+        return self.rec.words[self.batch] if self.rec.words else []
 
     @property
     def start(self) -> str:

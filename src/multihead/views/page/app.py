@@ -69,7 +69,8 @@ def make_app(session: Session, token: str) -> Guard:
         )
 
     async def csv_route(request: Request) -> Response:
-        text = await _work(request, limit, lambda: heads_csv(session, recording_asked(request)))
+        asked = recording_asked(request), whole(request, "batch", 0)
+        text = await _work(request, limit, lambda: heads_csv(session, *asked))
         return _gone() if text is None else Response(text, media_type="text/csv")
 
     async def cut_route(request: Request) -> Response:
@@ -86,15 +87,17 @@ def make_app(session: Session, token: str) -> Guard:
         from .standalone import standalone
 
         chosen = request.query_params.get("heads", "")
-        number = recording_asked(request)
-        html = await _work(request, limit, lambda: standalone(session, number, place(chosen)))
+        number, batch = recording_asked(request), whole(request, "batch", 0)
+        html = await _work(
+            request, limit, lambda: standalone(session, number, place(chosen), batch)
+        )
         return _gone() if html is None else Response(html, media_type="text/html", headers=_SAVE)
 
     routes = [
         Route("/", _index),
         Route("/static/{name:path}", _static),
         json_route("/home.json", lambda s, r: s.home(recording_asked(r), whole(r, "batch", 0))),
-        json_route("/names.json", lambda s, r: s.names(recording_asked(r))),
+        json_route("/names.json", lambda s, r: s.names(recording_asked(r), whole(r, "batch", 0))),
         json_route("/head/{layer:int}/{head:int}.json", _head),
         json_route("/range/{layer:int}/{head:int}.json", _range),
         json_route("/cell/{layer:int}/{head:int}/{factor:int}/{row:int}/{column:int}.json", _cell),

@@ -84,9 +84,15 @@ def text_asked(body: bytes) -> tuple[str, int]:
 
 
 def cut_asked(body: bytes) -> dict[str, Any]:
-    """{"rec": "0", "heads": [[18, 6]], "lasso": [[query, key], …] or null, "by": "zero"}."""
+    """{"rec": "0", "batch": 0, "heads": [[18, 6]], "lasso": [[query, key], …], "by": "zero"}.
+
+    The lasso may be null, for whole heads.
+    """
     given = _object(body)
     heads, lasso, by = given.get("heads"), given.get("lasso"), given.get("by", "zero")
+    batch = given.get("batch", 0)
+    if type(batch) is not int or batch < 0:
+        raise ValueError(f"batch must be a whole number, but {str(batch)[:40]!r} came.")
     if not isinstance(heads, list) or not 0 < len(heads) <= 1000 or not all(map(_is_head, heads)):
         raise ValueError("heads must be pairs of layer and head, as [[18, 6]]; at least one.")
     if lasso is not None and not (
@@ -97,6 +103,7 @@ def cut_asked(body: bytes) -> dict[str, Any]:
         raise ValueError(f"by must be zero, mean or resample, but {str(by)[:40]!r} came.")
     return {
         "number": str(given.get("rec", "0")),
+        "batch": batch,
         "heads": [(layer, head) for layer, head in heads],
         "lasso": None if lasso is None else [(float(q), float(k)) for q, k in lasso],
         "by": by,

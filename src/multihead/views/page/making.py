@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,10 +67,29 @@ def next_words(logits: Tensor, tokenizer: Any) -> Guesses:
     return found
 
 
+class Text(NamedTuple):
+    """One text of a batch as the model read it; padding behind it is not run again."""
+
+    ids: Tensor  # (token,)
+    real: Tensor  # (token,): False where it was padded
+
+    @classmethod
+    def of(cls, rec: Recording, batch: int) -> Text:
+        assert rec.ids is not None
+        ids = torch.as_tensor(rec.ids)[batch]
+        real = rec.real
+        fits = real is not None and real.shape == rec.ids.shape and bool(real[batch].any())
+        return cls(ids, real[batch] if real is not None and fits else torch.ones_like(ids).bool())
+
+    @property
+    def end(self) -> int:
+        return int(self.real.nonzero()[-1]) + 1
+
+
 def cut_and_see(
     model: Any,
     tokenizer: Any,
-    ids: Tensor,
+    text: Text,
     heads: Iterable[tuple[int, int]],
     lasso: list[Point] | None,
     by: str,
@@ -80,14 +99,25 @@ def cut_and_see(
     surgery: contextlib.AbstractContextManager = (
         ablate(model, chosen, by=by)
         if lasso is None
-        else cut(model, chosen, links=dense(inside(lasso, len(ids))[None, None]))
+        else cut(model, chosen, links=dense(inside(lasso, text.end)[None, None]))
     )
-    device = next(model.parameters()).device
-    with torch.no_grad(), surgery:
-        logits = _logits(model(ids[None].to(device))).float().cpu()
-    loss = torch.full((len(ids),), torch.nan)
-    loss[1:] = torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="none")
-    return {"loss": loss, "guesses": next_words(logits, tokenizer)}
+    with surgery:
+        return read_again(model, tokenizer, text)
+
+
+@torch.no_grad()
+def read_again(model: Any, tokenizer: Any, text: Text) -> dict[str, Any]:
+    """The loss and the next words of each token of a text; of padding neither."""
+    device, end = next(model.parameters()).device, text.end
+    ids, real = text.ids[:end], text.real[:end]
+    padding = {} if real.all() else {"attention_mask": real[None].long().to(device)}
+    logits = _logits(model(ids[None].to(device), **padding)).float().cpu()
+    loss = torch.full((len(text.ids),), torch.nan)
+    cost = torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="none")
+    loss[1:end] = cost.masked_fill(~(real[1:] & real[:-1]), torch.nan)
+    words = next_words(logits, tokenizer)
+    guesses = [found if is_real else [] for found, is_real in zip(words, real, strict=True)]
+    return {"loss": loss, "guesses": guesses + [[]] * (len(text.ids) - end)}
 
 
 def inside(lasso: list[Point], count: int) -> Tensor:

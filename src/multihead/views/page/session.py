@@ -6,14 +6,12 @@ import itertools
 import threading
 from typing import Any
 
-import torch
-
 from ...patterns import habits
 from ...recording import Recording
 from ..findings import findings
 from ..report import About, Report, Tell, check_text
 from .cache import Cache
-from .making import Guesses, Point, cut_and_see, make_recording
+from .making import Guesses, Point, Text, cut_and_see, make_recording, read_again
 from .naming import Naming
 from .shown import Shown, numbers
 from .tiles import Map
@@ -34,7 +32,7 @@ class Session:
         self._ids = itertools.count()
         self._model_lock = threading.Lock()  # one run of the model at a time
         self._typed: list[str] = []  # ids of recordings that may go
-        self._findings: dict[tuple[str, int], list[str]] = {}
+        self._findings: dict[tuple[str, int, int], list[str]] = {}  # by text, and version of names
 
     # ── recordings
 
@@ -90,22 +88,25 @@ class Session:
         told = shown.home(batch)
         told |= {
             "recording": number,
-            "recordings": [{"id": i, "label": s.label} for i, s in [*self.shown.items()]],
+            "recordings": [
+                {"id": i, "label": s.label, "batches": s.batches} for i, s in [*self.shown.items()]
+            ],
             "can_run": self.model is not None and shown.rec.ids is not None,
             "can_cut": self.model is not None and shown.rec.ids is not None,
         }
         return told
 
-    def names(self, number: str) -> dict[str, Any]:
+    def names(self, number: str, batch: int = 0) -> dict[str, Any]:
         told = self.naming.told()
-        told["findings"] = self.findings(number)
+        told["findings"] = self.findings(number, batch)
         return told
 
-    def findings(self, number: str) -> list[str]:
-        """Plain sentences on what was found so far."""
-        key = (number, self.naming.version)
+    def findings(self, number: str, batch: int = 0) -> list[str]:
+        """Plain sentences on what was found so far, in one text."""
+        key = (number, batch, self.naming.version)
         if key not in self._findings:
             shown, naming = self.of(number), self.naming
+            shown.check_batch(batch)
             rec, about = shown.rec, shown.about
             has = rec.layers and all(
                 k in rec.layers[0].kinds for k in ("peak_key", "received_mean")
@@ -115,36 +116,44 @@ class Session:
                 bool(about.get("bos")), about.get("bos_token"),
             )  # fmt: skip
             report = Report(
-                told, rec, habits(rec) if has else [], names=naming.names,
+                told, rec, habits(rec, batch) if has else [], names=naming.names,
                 scores=None, controlled=True, verdicts=naming.verdicts, rest="a story of ours",
+                batch=batch,
             )  # fmt: skip
             said = findings(report)
             self._findings[key] = said if naming.names is not None else said[1:]
         return self._findings[key]
 
     def cut(
-        self, number: str, heads: list[tuple[int, int]], lasso: list[Point] | None, by: str
+        self,
+        number: str,
+        heads: list[tuple[int, int]],
+        lasso: list[Point] | None,
+        by: str,
+        batch: int = 0,
     ) -> dict[str, Any]:
-        """What losses and next words become without some heads, or some of their links."""
+        """What losses and next words of one text become without some heads, or some links."""
         shown = self.of(number)
         if self.model is None or shown.rec.ids is None:
             raise ValueError("nothing can be cut without the model; start look with --model.")
-        ids = torch.as_tensor(shown.rec.ids)[0]
-        known = self.model.config.get_text_config().vocab_size
-        if int(ids.max()) >= known:
+        shown.check_batch(batch)
+        text, known = Text.of(shown.rec, batch), self.model.config.get_text_config().vocab_size
+        if int(text.ids.max()) >= known:
             raise ValueError(
-                f"this text has token {int(ids.max())}, and the model knows {known:,}: it was "
+                f"this text has token {int(text.ids.max())}, and the model knows {known:,}: it was "
                 "recorded from another one; start look with that --model."
             )
         with self._model_lock:
-            seen = cut_and_see(self.model, self.tokenizer, ids, heads, lasso, by)
+            seen = cut_and_see(self.model, self.tokenizer, text, heads, lasso, by)
+            if shown.next_words(batch) is None:  # of a recording that came from a file
+                shown.uncut[batch] = read_again(self.model, self.tokenizer, text)["guesses"]
         before = shown.rec.loss
         return {
             "loss": numbers(seen["loss"], 5),
             "mean": float(seen["loss"].nanmean()),
-            "before": None if before is None else float(before[0].nanmean()),
-            "next": [[[w, round(p, 4)] for w, p in row] for row in seen["guesses"]],
-            "next_before": [[[w, round(p, 4)] for w, p in row] for row in shown.guesses or []],
+            "before": None if before is None else float(before[batch].nanmean()),
+            "next": _rounded(seen["guesses"]),
+            "next_before": _rounded(shown.next_words(batch) or []),
         }
 
     def head(self, number: str, asked: Map, hide: bool | tuple[int, ...] = True) -> dict[str, Any]:
@@ -164,3 +173,7 @@ class Session:
         else:
             hidden = shown.sinks(layer, asked.head, asked.batch) if hide else ()
         return shown, Map(asked.layer, asked.head, asked.batch, asked.by, hidden)
+
+
+def _rounded(guesses: Guesses) -> list[list[list[Any]]]:
+    return [[[word, round(p, 4)] for word, p in row] for row in guesses]

@@ -29,21 +29,22 @@ class Shown:
         self.rec, self.label, self.cache, self.about = rec, label, cache, about
         self.serial = next(_SERIALS)  # in the cache; an id() would come again
         self.guesses: list[list[tuple[str, float]]] | None = None  # of each token's next
-        self._heads: list[dict[str, Any]] | None = None
+        self.uncut: dict[int, list[list[tuple[str, float]]]] = {}  # the same, worked out later
+        self._heads: dict[int, list[dict[str, Any]]] = {}  # by text
         self._sinks: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # by layer and text
         self._thumbs: dict[int, bytes] = {}
 
     # ── the whole
 
     def home(self, batch: int = 0) -> dict[str, Any]:
-        self._check_batch(batch)
+        self.check_batch(batch)
         rec, heads = self.rec, self.heads(batch)
         texts, of_layer = texts_of(rec, batch)
         loss = None if rec.loss is None else numbers(rec.loss[batch], 4)
         return {
             "label": self.label,
             "about": self.about,
-            "batches": rec.layers[0].batch,
+            "batches": self.batches,
             "tokens": 0 if rec.ids is None else rec.ids.shape[1],
             "texts": texts,
             "loss": loss,
@@ -56,11 +57,12 @@ class Shown:
         }
 
     def heads(self, batch: int = 0) -> list[dict[str, Any]]:
-        """One dict a head: statistics, its sinks and how much weight lies on them."""
-        if self._heads is None:
-            self._heads = self.rec.heads()
+        """One dict a head: statistics of one text, its sinks and how much weight lies on them."""
+        self.check_batch(batch)
+        if batch not in self._heads:
+            self._heads[batch] = self.rec.heads(batch=batch)
         found = []
-        for row in self._heads:
+        for row in self._heads[batch]:
             layer, head = self.rec.layer(row["layer"]), row["head"]
             keys = self.sinks(layer, head, batch)
             kept = {k: v for k, v in row.items() if k not in _NOT_SHOWN}
@@ -107,7 +109,7 @@ class Shown:
 
         A recording that has no heat map of that size is swept once; one without maps has zeros.
         """
-        self._check_batch(batch)
+        self.check_batch(batch)
         if batch not in self._thumbs:
             self._thumbs[batch] = thumbs(self.rec, batch)
         return self._thumbs[batch]
@@ -204,13 +206,23 @@ class Shown:
         told: dict[str, Any] = {}
         if self.rec.loss is not None:
             told["loss"] = _number(float(self.rec.loss[batch, place]), 4)
-        if self.guesses is not None and batch == 0 and place < len(self.guesses):
-            told["next"] = [[word, _number(p, 4)] for word, p in self.guesses[place]]
+        known = self.guesses if batch == 0 else None
+        if known is not None and place < len(known):
+            told["next"] = [[word, _number(p, 4)] for word, p in known[place]]
         return told
 
-    def _check_batch(self, batch: int) -> None:
-        most = min(layer.batch for layer in self.rec.layers)
-        _check(0 <= batch < most, "batch", f"0 to {most - 1}", batch)
+    def next_words(self, batch: int) -> list[list[tuple[str, float]]] | None:
+        """What each token of a text thinks comes next, where that is known."""
+        known = self.guesses if batch == 0 else None
+        return self.uncut.get(batch) if known is None else known
+
+    @property
+    def batches(self) -> int:
+        """How many texts were recorded together, in every layer."""
+        return min(layer.batch for layer in self.rec.layers)
+
+    def check_batch(self, batch: int) -> None:
+        _check(0 <= batch < self.batches, "batch", f"0 to {self.batches - 1}", batch)
 
     # ── what is kept
 

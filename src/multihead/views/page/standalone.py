@@ -39,15 +39,16 @@ def standalone(
     home |= {
         "exact": [f"{layer}.{head}" for layer, head in chosen],
         "can_run": False, "can_cut": False, "recordings": home["recordings"][:1], "recording": "0",
+        "batches": 1, "row": [batch, shown.batches],  # the file has one of them
     }  # fmt: skip
     file = {
         "home": home,
-        "names": session.names(number),
+        "names": session.names(number, batch),
         "thumbs": base64.b64encode(shown.thumbs(batch)).decode(),
         "heads": {},
         "exact": {f"{a}.{b}": _exact(shown, Map(a, b, batch)) for a, b in chosen},
         "pooled": {},
-        "tokens": _tokens(shown, batch) if batch == 0 else [],
+        "tokens": _tokens(shown, batch),
     }
     for layer in layers:
         pooled = _pooled(shown, layer, batch)

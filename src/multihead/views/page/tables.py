@@ -9,15 +9,15 @@ from typing import Any
 from .session import Session
 
 
-def heads_csv(session: Session, number: str) -> str:
-    """One line a head: its statistics, its names, and its score in every pattern."""
+def heads_csv(session: Session, number: str, batch: int = 0) -> str:
+    """One line a head: its statistics in one text, its names, and its score in every pattern."""
     named: dict[tuple[int, int], list[str]] = {}
     for name in session.naming.names or ():
         said = f"{name.pattern} {name.where} {name.score:.2f}"
         named.setdefault((name.layer, name.head), []).append(said)
     scored = {(row["layer"], row["head"]): row["scores"] for row in session.naming.scores}
     rows: list[dict[str, Any]] = []
-    for row in session.of(number).heads():
+    for row in session.of(number).heads(batch):
         at = (row["layer"], row["head"])
         row = {
             **row,

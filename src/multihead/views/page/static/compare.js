@@ -39,31 +39,32 @@ function joined(data, names) {
 function Pair({ state, data }) {
   const heads = data.heads.map((h) => `${h.layer}.${h.head}`);
   const a = heads.includes(state.a) ? state.a : "", b = heads.includes(state.b) ? state.b : "";
-  const other = useAnswer(state.rb ? `${state.rb} ${state.batch}` : null, () => getJSON(paths.home(state.rb, state.batch)));
+  const rows = data.recordings.find((r) => r.id === state.rb)?.batches ?? 1, row = !state.rb || state.batch < rows ? state.batch : 0;
+  const other = useAnswer(state.rb ? `${state.rb} ${row}` : null, () => getJSON(paths.home(state.rb, row)));
   const pick = (key, value) => html`<label>${key} <select value=${value} onChange=${(e) => setState({ [key]: e.target.value })}>
     <option value="">choose a head</option>${heads.map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
   const tools = html`<div class="tools"><h2>Side by side</h2>${pick("a", a)}${pick("b", b)}
     ${data.recordings.length > 1 && html`<label>b of <select value=${state.rb} onChange=${(e) => setState({ rb: e.target.value })}>
       <option value="">the same recording</option>${data.recordings.filter((r) => r.id !== state.rec).map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}</div>`;
   if (!a || !b) return html`${tools}<p class="note">Choose two heads, here or among the dots.</p>`;
-  const there = state.rb ? other.value : data;
+  const there = state.rb ? other.fresh && other.value : data;
   if (!there) return html`${tools}<p class="note">${other.error || "…"}</p>`;
   const place = (at, d) => d.layers.find((l) => l.index === Number(at.split(".")[0]));
   const la = place(a, data), lb = place(b, there);
   if (!la || !lb) return html`${tools}<p class="error">The other recording has no layer of that number.</p>`;
   if (![la, lb].every((l) => l.maps)) return html`${tools}<p class="error">A recording of statistics alone (keep_qk=False) has no maps to compare.</p>`;
-  return html`${tools}<${Maps} state=${state} a=${a} b=${b} data=${data} there=${there} la=${la} lb=${lb} />`;
+  return html`${tools}<${Maps} state=${state} a=${a} b=${b} data=${data} there=${there} row=${row} la=${la} lb=${lb} />`;
 }
 
 /** The two maps and their difference, in one range, with one zoom and one cross-hair. */
-function Maps({ state, a, b, data, there, la, lb }) {
+function Maps({ state, a, b, data, there, row, la, lb }) {
   const [cross, setCross] = useState(null), [drawn, setDrawn] = useState({ factor: 1, most: null }), [apart, setApart] = useState({ factor: 1, most: null });
   const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
   const point = useSoon((place) => setCross(place), 30);
   const change = (set) => (d) => set((was) => (d.factor !== was.factor || d.most !== was.most || d.failed !== was.failed ? d : was));
   const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
   const both = [...new Set([...sinksOf(a, data), ...sinksOf(b, there)])].sort((x, y) => x - y); // hidden in both, or a difference would be of other things
-  const kept = (s, side, layer) => ({ ...mapOf(s, side), sinks: s.sinks === "hide" ? both.filter((key) => key < layer.keys).join(",") || "hide" : s.sinks });
+  const kept = (s, side, layer) => ({ ...mapOf(s, side), batch: side === "b" ? row : s.batch, sinks: s.sinks === "hide" ? both.filter((key) => key < layer.keys).join(",") || "hide" : s.sinks });
   const heads = [["a", la], ["b", lb]].map(([side, layer]) => paths.head(kept({ ...state, a, b, sinks: "hide" }, side, layer)));
   const infos = [useAnswer(heads[0], () => getJSON(heads[0])), useAnswer(heads[1], () => getJSON(heads[1]))];
   const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
@@ -84,7 +85,7 @@ function Maps({ state, a, b, data, there, la, lb }) {
       weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
         <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
-      <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}</small></figcaption>
+      <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
         <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b <${DifferenceLegend} state=${seen} drawn=${apart} /></figcaption>
         <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`

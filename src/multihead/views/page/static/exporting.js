@@ -17,7 +17,7 @@ export function ExportView({ state, close }) {
       <button onClick=${guarded(async () => save(new Blob([svgOfView(root())], { type: "image/svg+xml" }), `${name}.svg`))}>View as SVG</button></p>
     <p>The table of heads:</p><p class="row"><${Tables} state=${state} guarded=${guarded} /></p>
     ${!standalone && html`<p>The whole, as one page that opens anywhere:</p><p class="row">
-      <button onClick=${guarded(() => download(`/export.html?rec=${state.rec}&heads=`, "multihead.html"))}>Page as HTML</button>
+      <button onClick=${guarded(() => download(`/export.html?rec=${state.rec}&batch=${state.batch}&heads=`, "multihead.html"))}>Page as HTML</button>
       <span class="note">the heads that say most exactly, the others pooled</span></p>`}
     ${error && html`<p class="error" role="alert">${error}</p>`}
   </${Dialog}>`;
@@ -25,7 +25,7 @@ export function ExportView({ state, close }) {
 
 function Tables({ state, guarded, busy = false }) {
   const heads = async () => JSON.stringify((await getJSON(paths.home(state.rec, state.batch))).heads, null, 1);
-  return html`${!standalone && html`<button disabled=${busy} onClick=${guarded(() => download(`/heads.csv?rec=${state.rec}`, "heads.csv"))}>CSV</button>`}
+  return html`${!standalone && html`<button disabled=${busy} onClick=${guarded(() => download(`/heads.csv?rec=${state.rec}&batch=${state.batch}`, "heads.csv"))}>CSV</button>`}
     <button disabled=${busy} onClick=${guarded(async () => save(new Blob([await heads()], { type: "application/json" }), "heads.json"))}>JSON</button>`;
 }
 
@@ -46,7 +46,7 @@ export function Exports({ state, layer, head }) {
       <${Tables} state=${state} guarded=${guarded} busy=${busy} /></p>
     ${!standalone && html`<h3>The whole, as one page</h3><p>One file that opens anywhere, with no network: the chosen heads exactly at every zoom, all others pooled, and it says so.</p>
       <p class="row"><label>heads, exactly <input value=${chosen} onInput=${(e) => setChosen(e.target.value)} size="24" placeholder="18.6,16.0" /></label>
-        ${button("HTML", () => download(`/export.html?rec=${state.rec}&heads=${encodeURIComponent(chosen)}`, "multihead.html"))}</p>`}
+        ${button("HTML", () => download(`/export.html?rec=${state.rec}&batch=${state.batch}&heads=${encodeURIComponent(chosen)}`, "multihead.html"))}</p>`}
     ${busy && html`<p role="status">Working …</p>`}${error && html`<p class="error" role="alert">${error}</p>`}`;
 }
 

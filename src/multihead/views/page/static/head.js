@@ -29,7 +29,7 @@ export function Head({ state, data, names }) {
   const [lassoing, setLassoing] = useState(false), [lasso, setLasso] = useState(null), [cut, setCut] = useState(null);
   const pin = /^q(\d+)$/.exec(state.pin);
   const pinned = pin && Number(pin[1]) < words[state.reads === "to" ? 1 : 0].length ? Number(pin[1]) : null;
-  useEffect(() => { setLasso(null); setCut(null); setLassoing(false); }, [state.rec, layer.index, head]);
+  useEffect(() => { setLasso(null); setCut(null); setLassoing(false); }, [state.rec, state.batch, layer.index, head]);
   useEffect(() => {
     const escape = (e) => { if (e.key === "Escape") { setState({ pin: "" }); setLassoing(false); setLasso(null); } };
     addEventListener("keydown", escape);

@@ -22,7 +22,7 @@ function Page() {
     let timer = 0, wanted = true;
     const look = async () => {
       try {
-        const told = await getJSON(paths.names(rec), { fresh: true });
+        const told = await getJSON(paths.names(rec, batch), { fresh: true });
         if (!wanted) return;
         const same = (a, b) => ["version", "state", "share", "message"].every((key) => a[key] === b[key]) && String(a.findings) === String(b.findings);
         setNames((before) => (before && same(before, told) ? before : told));
@@ -31,7 +31,7 @@ function Page() {
     };
     look();
     return () => { wanted = false; clearTimeout(timer); };
-  }, [rec]);
+  }, [rec, batch]);
   const data = home.value;
   useEffect(() => {
     if (!data) return undefined;
@@ -69,9 +69,10 @@ function Top({ state, data, open }) {
     <p class="about" title=${about.model || data.label}>
       <b>${about.model || data.label}</b>
       <span>${data.tokens ? `${data.tokens.toLocaleString("en")}${cut} tokens` : `${data.layers[0].queries.toLocaleString("en")} places`}</span>
-      <span>${data.tokens ? bos : "no text"}</span></p>
+      <span>${data.tokens ? bos : "no text"}</span>
+      ${data.row?.[1] > 1 && html`<span>row ${data.row[0]} of ${data.row[1]}</span>`}</p>
     ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}
-      onChange=${(e) => setState({ rec: e.target.value })}>
+      onChange=${(e) => setState({ rec: e.target.value, batch: 0, rb: state.rb === e.target.value ? "" : state.rb })}>
       ${data.recordings.map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}
     ${data.batches > 1 && html`<label class="pick">row <select value=${state.batch}
       onChange=${(e) => setState({ batch: Number(e.target.value) })}>

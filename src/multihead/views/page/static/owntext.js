@@ -15,7 +15,7 @@ export function OwnText({ data, close }) {
     try {
       await postLines("/record.ndjson", { text, tokens }, (line) => {
         if (line.error) { setError(line.error); setTold(null); }
-        else if (line.recording) { setState({ rec: line.recording, pin: "" }); close(); }
+        else if (line.recording) { setState({ rec: line.recording, batch: 0, pin: "" }); close(); }
         else setTold(line);
       });
     } catch (problem) { setError(problem.message); setTold(null); }

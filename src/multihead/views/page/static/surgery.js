@@ -14,7 +14,7 @@ export function Surgery({ state, data, layer, head, words, lassoing, setLassoing
   const run = async (links) => {
     setBusy(true); setError("");
     try {
-      const seen = await postJSON("/cut.json", { rec: state.rec, heads: [[layer.index, head]], lasso: links, by });
+      const seen = await postJSON("/cut.json", { rec: state.rec, batch: state.batch, heads: [[layer.index, head]], lasso: links, by });
       setCut({ ...seen, what: links ? `the links inside the lasso of ${layer.index}.${head}` : `head ${layer.index}.${head} (${by})` });
     } catch (problem) { setError(problem.message); }
     setBusy(false);
