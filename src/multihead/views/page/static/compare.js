@@ -70,7 +70,7 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
   const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
   const maps = { a: kept(seen, "a", la), b: kept(seen, "b", lb) };
   const wordsOf = (layer, d) => [d.texts[layer.query_text], d.texts[layer.key_text]];
-  const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: setCross };
+  const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: point };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const own = [factorsFor(data, a, la), factorsFor(there, b, lb)];
   const [fa, fb] = same ? own.map((some) => some.filter((f) => own.every((all) => all.includes(f)))) : own; // what both have

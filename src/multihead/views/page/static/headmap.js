@@ -42,8 +42,14 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     const { factor: f, query, key } = place;
     if (f > 1 && !minus) {
       const found = await getJSON(paths.cell(map, f, Math.floor(query / f), Math.floor(key / f)));
-      if (found.value !== null && found.query === null) { drawing.current.near(query, key); return; } // a cell, and no link to hold
-      if (found.value !== null) { drawing.current.land(found.query, found.key); pick?.({ query: found.query, key: found.key }); return; }
+      if (found.value !== null && found.query === null) { drawing.current.near(query, key); tell({ query, key }); return; } // a cell, and no link to hold
+      if (found.value !== null) {
+        const link = { query: found.query, key: found.key };
+        drawing.current.land(link.query, link.key);
+        tell(link); // and not of where the pointer was before the map moved under it
+        pick?.(link);
+        return;
+      }
     }
     pick?.({ query, key });
   };

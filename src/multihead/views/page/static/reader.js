@@ -40,11 +40,16 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
   useEffect(() => {
     for (const span of box.current.querySelectorAll(".pinned")) { span.classList.remove("pinned"); span.ariaSelected = null; }
     const span = pinned === null ? null : spans.current[pinned];
-    if (!span) return;
+    if (!span) return undefined;
     span.classList.add("pinned");
     span.ariaSelected = "true";
-    if (follow) span.scrollIntoView({ block: "nearest" });
-  }, [pinned, words]);
+    if (!follow) return undefined;
+    const bring = () => span.scrollIntoView({ block: "nearest" });
+    bring();
+    const watcher = new ResizeObserver(bring); // what comes later beside the text makes it smaller
+    watcher.observe(box.current);
+    return () => watcher.disconnect();
+  }, [pinned, words, follow]);
   const spaced = words.length > 1 && !words.some((word) => /^\s/.test(word)); // labels, or words without their spaces
   const at = (e) => (e.target.dataset.i === undefined ? null : Number(e.target.dataset.i));
   const key = (e) => {

@@ -38,7 +38,7 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
     ${!same && html`<h3>The text that asks</h3>`}
     <${Reader} words=${words[0]} shades=${same || !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
       hover=${(i) => (same || from) && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "from")} label="the text, shaded by weight" />
-    ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place}
+    ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place} follow=${pinned !== null}
       hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
     ${info && SHOWN.filter((key) => info.strips[key]).map((key) => html`<${Strip} label=${key === "received" ? "received (key)" : key} unit=${UNITS[key]} values=${key === "received" && state.sinks === "hide" ? info.strips[key].map((v, i) => (info.sinks.includes(i) ? null : v)) : info.strips[key]} mark=${place} pick=${pick} />`)}`;
 }
