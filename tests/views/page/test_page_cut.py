@@ -58,7 +58,8 @@ def test_a_head_is_cut_as_by_ablate(cutting, by):
     cutting.get_by_label("its output becomes").select_option(by)
     cutting.get_by_role("button", name="Cut this head").click()
     check_told(cutting, lambda model: mh.ablate(model, heads=[HEAD], by=by))
-    assert f"head 1.2 ({by})" in cutting.locator(".panel .sentence").inner_text()
+    instead = {"zero": "nothing", "mean": "its mean"}[by]
+    assert f"head 1.2 ({instead} in its place)" in cutting.locator(".panel .sentence").inner_text()
 
 
 def test_next_words_before_and_after_stand_side_by_side(cutting):
@@ -109,6 +110,27 @@ def test_a_cut_is_of_the_head_that_is_seen(cutting):
     cutting.locator("body").press("ArrowLeft")
     until(cutting, "document.querySelector('h1').textContent === '1.1'")
     until(cutting, "!document.querySelector('.panel .sentence')")
+    assert "cut=head" not in cutting.url
+
+
+def test_a_cut_is_there_again_after_a_reload(cutting):
+    cutting.get_by_label("its output becomes").select_option("mean")
+    cutting.get_by_role("button", name="Cut this head").click()
+    cutting.wait_for_selector(".sentence b")
+    told = cutting.locator(".panel .sentence").inner_text()
+    assert "(its mean in its place)" in told
+    cutting.reload()
+    cutting.wait_for_selector(".sentence b")
+    assert cutting.locator(".panel .sentence").inner_text() == told
+    assert cutting.get_by_label("its output becomes").input_value() == "mean"
+    asked = []
+    cutting.on("request", lambda request: asked.append(request.url))
+    cutting.get_by_role("tab", name="Names").click()
+    cutting.get_by_role("tab", name="Cut and see").click()
+    assert cutting.locator(".panel .sentence").inner_text() == told
+    assert not [url for url in asked if "/cut.json" in url]  # it was not run again
+    cutting.get_by_label("its output becomes").select_option("zero")
+    until(cutting, "document.querySelector('.sentence').textContent.includes('(nothing in')")
 
 
 def test_without_a_model_it_says_what_is_needed(new_page):

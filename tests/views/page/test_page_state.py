@@ -73,6 +73,11 @@ def test_light_and_dark_turn_and_the_map_with_them(new_page, scheme):
         "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => go(true))))",
     )
     assert bright() == [scheme == "dark"] * 2
+    page.reload()
+    page.wait_for_function(READY)
+    assert bright() == [scheme == "dark"] * 2
+    page.get_by_role("link", name="Home").click()
+    assert f"theme={'dark' if scheme == 'light' else 'light'}" in page.url
 
 
 STATES = [

@@ -1,7 +1,8 @@
 // The page: a line that says what is looked at, the view that the address asks for, and the keys.
 
 import { html, render, useEffect, useState } from "./vendor/preact.js";
-import { getState, setState } from "./state.js";
+import { getState, onState, setState } from "./state.js";
+import { theme } from "./colours.js";
 import { getJSON, paths, standalone } from "./source.js";
 import { useAnswer, usePageState } from "./hooks.js";
 import { Home } from "./home.js";
@@ -84,10 +85,14 @@ function Top({ state, data, open }) {
   </header>`;
 }
 
-function turn() {
-  const dark = document.documentElement.dataset.theme
-    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+const turn = () => setState({ theme: theme() === "dark" ? "light" : "dark" });
+
+/** Light or dark as the address says it, before anything is drawn with it. */
+function wear(chosen) {
+  const root = document.documentElement;
+  if ((root.dataset.theme || "") === chosen) return;
+  if (chosen) root.dataset.theme = chosen;
+  else delete root.dataset.theme;
   dispatchEvent(new Event("recolour"));
 }
 
@@ -108,5 +113,7 @@ function keys(event, data, help) {
   setState({ layer: layer.index, head });
 }
 
+wear(getState().theme);
+onState((state) => wear(state.theme));
 addEventListener("recolour", () => render(html`<${Page} at=${Math.random()} />`, document.getElementById("page")));
 render(html`<${Page} />`, document.getElementById("page"));

@@ -7,11 +7,14 @@ const DEFAULTS = {
   pin: "", reads: "from", // a token that is held: q7, and whether we read from it or to it
   stat: "entropy", sort: "place", filter: "",
   x: "distance", y: "entropy", a: "", b: "", rb: "", tab: "text",
+  cut: "", instead: "zero", // whether the head is cut, and what its output becomes
+  theme: "", // light or dark; else as the system has it
 };
 const CHOICES = {
   view: ["home", "head", "compare"], by: ["weight", "norm"], scale: ["linear", "log", "uniform"],
   pool: ["largest", "mean", "sum"], sinks: ["hide", "show"], reads: ["from", "to"], sort: ["place", "most", "least"],
   tab: ["text", "names", "cut", "joins", "export"],
+  cut: ["", "head"], instead: ["zero", "mean", "resample"], theme: ["", "light", "dark"],
 };
 const listeners = new Set();
 let memory = ""; // where the address cannot be written, as inside a notebook
@@ -58,6 +61,8 @@ export function noteView({ q, k, span }) {
 export function setState(change) {
   const next = { ...state, ...moving, ...change };
   moving = null;
+  const other = ["layer", "head", "rec", "batch"].some((key) => next[key] !== state[key]);
+  if (other && !change.cut) next.cut = ""; // a cut is of the head that is seen
   if (Object.keys(next).every((key) => next[key] === state[key])) return;
   const step = ["view", "layer", "head", "rec"].some((key) => next[key] !== state[key]);
   state = next;
