@@ -59,6 +59,26 @@ def test_half_open_connections_and_slow_ones(served, monkeypatch):
     answers(served)
 
 
+def test_half_a_request_behind_a_whole_one_is_given_up(served, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    head = f"GET /names.json HTTP/1.1\r\nHost: {served.host}\r\n"
+    asked = f"{head}x-multihead-token: {served.token}\r\n\r\n".encode()
+    with served.connection(4) as one:
+        for _ in range(2):  # a second whole one is answered, however late it was begun
+            one.sendall(asked[:9])
+            time.sleep(0.2)
+            one.sendall(asked[9:])
+            assert one.recv(65536).startswith(b"HTTP/1.1 200")
+            time.sleep(0.2)
+        one.sendall(asked[:9])
+        time.sleep(0.2)
+        one.sendall(asked[9:15])  # slowly on
+        with contextlib.suppress(ConnectionError):
+            while more := one.recv(65536):  # closed, and not only silent
+                assert b"HTTP/1.1" not in more
+    answers(served)
+
+
 JUNK = [
     b"\x00" * 1000, b"\xff" * 70_000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 5000,
     b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nA: " + b"b" * 200_000,

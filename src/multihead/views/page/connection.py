@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .guard import HEADERS
 
-PATIENCE = 20.0  # seconds for the head of a first request: a browser opens some in advance
+PATIENCE = 20.0  # seconds for the head of a request: a browser opens connections in advance
 
 
 class Connection(H11Protocol):
@@ -18,19 +18,32 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._waiting = self.loop.call_later(PATIENCE, self._given_up)
+        self._waiting: asyncio.TimerHandle | None = self.loop.call_later(PATIENCE, self._given_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.cancel()
+        self._patient()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        before = self.cycle
         super().data_received(data)
-        if self.cycle is not None:
+        if self.cycle is not before:  # the head of a request is whole
+            self._patient()
+        if self._waiting is None and self._unasked() and self.conn.trailing_data[0]:
+            # Half a head behind a whole request: uvicorn waits for the rest of it without end.
+            self._waiting = self.loop.call_later(PATIENCE, self._given_up)
+
+    def _unasked(self) -> bool:
+        """Whether nothing is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _patient(self) -> None:
+        if self._waiting is not None:
             self._waiting.cancel()
+            self._waiting = None
 
     def _given_up(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        if self._unasked() and not self.transport.is_closing():
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
