@@ -157,7 +157,8 @@ def _write(session: "Session", name: str | None, path: Path, heads: str, names: 
         if name is not None and names:
             session.naming.take_kept(name)
         tell("Writing the page", None)
-        put(path, standalone(session, next(iter(session.shown)), chosen))
+        page = standalone(session, next(iter(session.shown)), chosen)
+        put(path, page, other="another file with --export")
     typer.echo(f"{path} is the whole page; it opens in any browser, with no network.")
 
 

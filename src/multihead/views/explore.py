@@ -29,7 +29,7 @@ class Explorer:
         """Write the page as one file, whole or not at all."""
         from .files import put
 
-        put(Path(path), self.page.encode("utf-8", "replace"))
+        put(Path(path), self.page.encode("utf-8", "replace"), other="another path")
 
 
 def explore(

@@ -51,6 +51,7 @@ def test_the_export_is_written_whole(tiny, tmp_path):
     nowhere = look(TEXT, "--model", str(tiny), "--export", str(tmp_path / "no" / "page.html"))
     assert nowhere.exit_code == 2
     assert "could not be written" in nowhere.stderr
+    assert "another file with --export" in " ".join(nowhere.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_brush_filters_the_grid(new_page):
     page.mouse.move(x + 5, y + 6, steps=3)
     page.mouse.move(x + 9, y + 9)
     page.mouse.up()
-    page.wait_for_selector("text=1 heads brushed")
+    page.wait_for_selector("text=1 head brushed")
     assert page.locator(".brushed button").all_inner_texts() == [target]
     assert page.locator("g.faded").count() == 5
     page.get_by_role("link", name="Home").click()

@@ -1,5 +1,6 @@
 """Take it along: pictures, tables, the whole as one file that needs no network, and a notebook."""
 
+import base64
 import csv
 import html
 import io
@@ -36,6 +37,10 @@ def test_the_view_as_png(exporting):
     assert name == "head-1.2.png"
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(data) > 5000
+    picture = np.asarray(Image.open(io.BytesIO(data)).convert("L")).astype(int)
+    ramp = picture[-14, 14:120]  # under the map, beside what it means
+    assert (np.diff(ramp) <= 0).mean() > 0.95
+    assert ramp[0] - ramp[-1] > 150
 
 
 def test_the_view_as_svg_with_words_as_text(exporting):
@@ -49,9 +54,12 @@ def test_the_view_as_svg_with_words_as_text(exporting):
     assert "every link" in told
     assert tiny()[0].of("0").rec.words[0][12] in words
     assert len(words) == 40
-    image = next(tree.iter(f"{space}image"))
+    image, ramp = tree.iter(f"{space}image")
     assert image.get("href").startswith("data:image/png;base64,")
     assert len(image.get("href")) > 500
+    shades = np.asarray(Image.open(io.BytesIO(base64.b64decode(ramp.get("href").split(",")[1]))))
+    assert shades.shape[:2] == (1, 128)  # from one end of the scale to the other
+    assert shades[0, 0, :3].mean() > 200 > 60 > shades[0, -1, :3].mean()
 
 
 @pytest.mark.parametrize("view", ["home", "head", "compare"])

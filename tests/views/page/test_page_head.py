@@ -129,9 +129,11 @@ def test_keys_move_and_zoom(head, focused):
     assert in_map(head, "view.span") == TOKENS
 
 
-def test_enter_goes_to_the_strongest_link(head, wide):
+@pytest.mark.parametrize("focused", [True, False])
+def test_enter_goes_to_the_strongest_link(head, wide, focused):
     rec, _ = wide
-    head.locator(".mapbox canvas").focus()
+    if focused:
+        head.locator(".mapbox canvas").focus()
     head.keyboard.press("Enter")
     until(head, "document.querySelector('.mapbox canvas').headMap.view.span < 30")
     whole = rec.weights(0, 1).nan_to_num(0)
@@ -197,9 +199,9 @@ def test_the_mini_map_shows_where_one_is_and_goes_there(head):
     span = in_map(head, "view.span")
     x, y = head.evaluate(
         """() => { const m = document.querySelector('.mapbox canvas').headMap, b = m.canvas.getBoundingClientRect();
-        return [b.left + m.margin.left + m.side - 120, b.top + m.margin.top + 8]; }"""
+        return [b.left + m.mini.x + 0.5 * m.mini.size, b.top + m.mini.y + 0.75 * m.mini.size]; }"""
     )
-    head.mouse.click(x + 0.5 * 112, y + 0.75 * 112)
+    head.mouse.click(x, y)
     view = in_map(head, "view")
     assert view["span"] == pytest.approx(span)
     assert view["k"] + span / 2 == pytest.approx(0.5 * TOKENS, abs=15)

@@ -61,7 +61,7 @@ def test_who_looks_at_it(head):
     word, (best, value) = rec().words[0][12], expected(column)[0]
     whole = said(float(column.nan_to_num(0).sum()))
     assert head.locator(".sentence").inner_text() == (
-        f"‘{word}’ (12) is read most by {best}: {value}. In all it gets {whole} rows' weight."
+        f"‘{word}’ (12) is read most by {best}: {value}. In all it gets the weight of {whole} rows."
     )
     head.locator("table.top button.word").first.click()
     until(head, "/[#&]pin=q\\d+/.test(location.hash) && !location.hash.includes('pin=q12')")

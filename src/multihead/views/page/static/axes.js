@@ -4,6 +4,7 @@ import { shortened } from "./words.js";
 import { theme } from "./colours.js";
 
 const ROOM = 9; // pixels that a word needs
+export const NEARLY = 1e-6; // a view that begins at a token may be off by a rounding
 const INK = { light: "#2b2f36", dark: "#d8dde4" };
 const FAINT = { light: "#767b84", dark: "#8b93a0" };
 const CROSS = { light: "#b3261e", dark: "#ff9d6e" };
@@ -13,8 +14,8 @@ export function drawAxes(map, c) {
   const { view, scale, side, shown } = map, ink = INK[theme()], faint = FAINT[theme()];
   c.font = '600 11px system-ui, "DejaVu Sans", sans-serif';
   c.fillStyle = faint;
-  c.textAlign = "left"; c.textBaseline = "alphabetic";
-  c.fillText("is asked (key) →", map.margin.left, 12);
+  c.textAlign = "right"; c.textBaseline = "alphabetic";
+  c.fillText(map.margin.left > 110 ? "is asked (key) →" : "asked →", map.margin.left - 14, map.margin.top - 7); // in the corner, where no word comes
   c.save();
   c.translate(11, map.margin.top); c.rotate(-Math.PI / 2);
   c.textAlign = "right";
@@ -24,7 +25,7 @@ export function drawAxes(map, c) {
   c.fillStyle = ink;
   const step = strideOf(scale);
   const every = (first, count, draw) => {
-    for (let i = Math.max(0, Math.ceil(first / step) * step); i < Math.min(count, first + view.span); i += step) {
+    for (let i = Math.max(0, Math.ceil(first / step - NEARLY) * step); i < Math.min(count, first + view.span); i += step) {
       const at = (i + 0.5 - first) * scale;
       if (at >= 0 && at <= side) draw(i, at);
     }
@@ -33,7 +34,7 @@ export function drawAxes(map, c) {
   c.textAlign = "right"; c.textBaseline = "middle";
   every(view.q, shown.layer.queries, (i, at) => {
     c.fillStyle = map.cross?.query === i ? CROSS[theme()] : ink;
-    c.fillText(close ? shortened(shown.words[0][i] ?? String(i), Math.floor(map.margin.left / 8.4)) : String(i), map.margin.left - 6, map.margin.top + at);
+    c.fillText(close ? shortened(shown.words[0][i] ?? String(i), Math.floor((map.margin.left - 22) / 6.7)) : String(i), map.margin.left - 6, map.margin.top + at);
   });
   every(view.k, shown.layer.keys, (i, at) => {
     c.save();
@@ -41,7 +42,7 @@ export function drawAxes(map, c) {
     c.rotate(close ? -Math.PI / 3 : 0);
     c.textAlign = close ? "left" : "center"; c.textBaseline = close ? "middle" : "alphabetic";
     c.fillStyle = map.cross?.key === i ? CROSS[theme()] : ink;
-    c.fillText(close ? shortened(shown.words[1][i] ?? String(i), Math.floor(map.margin.top / 8)) : String(i), 0, 0);
+    c.fillText(close ? shortened(shown.words[1][i] ?? String(i), Math.floor((map.margin.top - 10) / 5.7)) : String(i), 0, 0);
     c.restore();
   });
   c.strokeStyle = faint; c.lineWidth = 1;

@@ -9,7 +9,7 @@ import { MapView } from "./headmap.js";
 import { DifferenceLegend, Legend, MapTools } from "./legend.js";
 import { labelOf, statsOf } from "./grid.js";
 import { Scatter } from "./scatter.js";
-import { number, percent } from "./words.js";
+import { counted, number, percent } from "./words.js";
 
 export function Compare({ state, data, names }) {
   const rows = useMemo(() => joined(data, names), [data, names?.version]);
@@ -22,7 +22,7 @@ export function Compare({ state, data, names }) {
   const openHead = (at) => { const [layer, head] = at.split(".").map(Number); setState({ view: "head", layer, head }); };
   return html`<div class="compare">
     <section class="dots" aria-label="every head as a dot"><div class="tools"><h2>Every head</h2>${choose("x", x)}${choose("y", y)}
-        ${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${inside.size} heads brushed ×</button>`}</div>
+        ${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${counted(inside.size, "heads")} brushed ×</button>`}</div>
       <${Scatter} rows=${rows} x=${x} y=${y} inside=${inside} brushed=${brushed} picked=${[state.a, state.b]}
         pick=${(at) => setState(!state.a || state.b ? { a: at, b: state.a && state.b ? "" : state.b } : { b: at })} />
       <p class="note">A click picks a head to compare, then a second one; dragging brushes. Whiskers are 95 % intervals over seeds, where there are seeds.</p>
@@ -87,11 +87,13 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
         <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
         <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
-      ${same ? html`<figure class="difference"><figcaption>a − b <${DifferenceLegend} state=${seen} drawn=${apart} /></figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} /></figure>`
+      ${same ? html`<figure class="difference"><figcaption>a − b</figcaption>
+        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />
+        <${DifferenceLegend} state=${seen} drawn=${apart} /></figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
-    <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
-      <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table></div>
+    </div>
     ${pooled.length > 0 && html`<p class="note">${pooled.join(" and ")} ${pooled.length > 1 ? "are" : "is"} pooled in this file.</p>`}
-    <${Legend} state=${seen} drawn=${drawn} />`;
+    <${Legend} state=${seen} drawn=${drawn} />
+    <table class="both"><thead><tr><th></th><th>a: ${a}</th><th>b: ${b}</th></tr></thead><tbody>${statsOf(data).map((s) => html`<tr><th scope="row">${labelOf(s)}</th>
+      <td>${number(data.heads.find((h) => `${h.layer}.${h.head}` === a)?.[s])}</td><td>${number(there.heads.find((h) => `${h.layer}.${h.head}` === b)?.[s])}</td></tr>`)}</tbody></table>`;
 }

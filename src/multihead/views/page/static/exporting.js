@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { download, getJSON, paths, save, standalone } from "./source.js";
 import { Dialog } from "./dialog.js";
 import { pngOfView, svgOfView } from "./snapshot.js";
+import { NEARLY } from "./axes.js";
 import { shortened } from "./words.js";
 
 /** The whole view as it is on the screen; from every view. */
@@ -57,6 +58,9 @@ function legend() {
   return [`head ${text(".title h1")} of ${text(".about")}`, `${low} to ${high}, ${text(".legend .unit")}; ${text(".sinks").replace(/ (show|hide)$/, "")}`];
 }
 
+const RAMP = 110; // pixels
+const ramp = () => document.querySelector(".legend .ramp");
+
 /** The map with its legend under it. */
 function pngOf(canvas) {
   const m = canvas.headMap, whole = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height + 44 * m.ratio });
@@ -64,7 +68,10 @@ function pngOf(canvas) {
   c.fillStyle = style.backgroundColor; c.fillRect(0, 0, whole.width, whole.height);
   c.drawImage(canvas, 0, 0);
   c.scale(m.ratio, m.ratio); c.fillStyle = style.color; c.font = '12px system-ui, "DejaVu Sans", sans-serif';
-  legend().forEach((line, i) => c.fillText(line, 12, canvas.height / m.ratio + 16 + 18 * i));
+  const under = canvas.height / m.ratio, [of, range] = legend();
+  c.fillText(of, 12, under + 16);
+  c.drawImage(ramp(), 12, under + 25, RAMP, 10);
+  c.fillText(range, RAMP + 20, under + 34);
   return new Promise((give) => { whole.toBlob(give, "image/png"); });
 }
 
@@ -75,15 +82,16 @@ export async function svgOf(canvas, title) {
   cut.getContext("2d").drawImage(canvas, -MARGIN.left * m.ratio, -MARGIN.top * m.ratio);
   const safe = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.codePointAt(0)};`);
   const words = [], step = Math.max(1, Math.ceil(13 / s));
-  for (let i = Math.max(0, Math.ceil(m.view.q)); i < Math.min(m.shown.layer.queries, m.view.q + m.view.span); i += step) {
+  for (let i = Math.max(0, Math.ceil(m.view.q - NEARLY)); i < Math.min(m.shown.layer.queries, m.view.q + m.view.span); i += step) {
     words.push(`<text x="${MARGIN.left - 6}" y="${MARGIN.top + (i + 0.5 - m.view.q) * s + 4}" text-anchor="end">${safe(s >= 9 ? shortened(m.shown.words[0][i] ?? "") : String(i))}</text>`);
   }
-  for (let i = Math.max(0, Math.ceil(m.view.k)); i < Math.min(m.shown.layer.keys, m.view.k + m.view.span); i += step) {
+  for (let i = Math.max(0, Math.ceil(m.view.k - NEARLY)); i < Math.min(m.shown.layer.keys, m.view.k + m.view.span); i += step) {
     words.push(`<text transform="translate(${MARGIN.left + (i + 0.5 - m.view.k) * s} ${MARGIN.top - 6}) rotate(-60)">${safe(s >= 9 ? shortened(m.shown.words[1][i] ?? "", 12) : String(i))}</text>`);
   }
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${MARGIN.left + side} ${MARGIN.top + side + 44}" font-family="monospace" font-size="11"><title>${safe(title)}</title>
 <image x="${MARGIN.left}" y="${MARGIN.top}" width="${side}" height="${side}" href="${cut.toDataURL("image/png")}"/>
 ${words.join("\n")}
 <desc>${safe(legend().join("; "))}</desc>
-${legend().map((line, i) => `<tspan x="12" y="${MARGIN.top + side + 16 + 18 * i}">${safe(line)}</tspan>`).join("").replace(/^/, "<text>").replace(/$/, "</text>")}</svg>`;
+<image class="ramp" x="12" y="${MARGIN.top + side + 25}" width="${RAMP}" height="10" preserveAspectRatio="none" href="${ramp().toDataURL("image/png")}"/>
+<text>${legend().map((line, i) => `<tspan x="${i ? RAMP + 20 : 12}" y="${MARGIN.top + side + 16 + 18 * i}">${safe(line)}</tspan>`).join("")}</text></svg>`;
 }

@@ -5,7 +5,7 @@ import { html, useEffect, useMemo, useRef } from "./vendor/preact.js";
 import { getBytes, paths } from "./source.js";
 import { setState } from "./state.js";
 import { colourAt, tableOf } from "./colours.js";
-import { number } from "./words.js";
+import { counted, number } from "./words.js";
 import { useAnswer } from "./hooks.js";
 import { markOf, MARKS, namesByHead } from "./marks.js";
 
@@ -41,7 +41,7 @@ export function Grid({ state, data, names }) {
     thumb=${thumbs.value && new Uint8Array(thumbs.value, h.i * data.thumb ** 2, data.thumb ** 2)} side=${data.thumb}
     names=${byHead.get(`${h.layer}.${h.head}`) || []} />`;
   return html`
-    <div class="tools"><h2>${data.heads.length} heads</h2>
+    <div class="tools"><h2>${counted(data.heads.length, "heads")}</h2>
       <label>framed by <select value=${stat} onChange=${(e) => setState({ stat: e.target.value })}>
         ${stats.map((s) => html`<option value=${s}>${labelOf(s)}</option>`)}</select></label>
       <label>order <select value=${state.sort} onChange=${(e) => setState({ sort: e.target.value })}>

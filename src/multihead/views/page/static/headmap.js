@@ -54,7 +54,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     pick?.({ query, key });
   };
   useEffect(() => {
-    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact && { left: 78, top: 58 });
+    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact ? { left: 66, top: 50 } : undefined);
     drawing.current = made;
     canvas.current.headMap = made; // for whoever exports it, and for tests
     const recolour = () => made.draw();
@@ -81,7 +81,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     else if (e.key === "+" || e.key === "=") m.zoomBy(1.5);
     else if (e.key === "-") m.zoomBy(1 / 1.5);
     else if (e.key === "0") { m.setView({ q: 0, k: 0, span: 0 }); setView({ q: 0, k: 0, span: 0 }); }
-    else if (e.key === "Enter" && e.target === canvas.current) strongest(m, pickAt);
+    else if (e.key === "Enter" && !pressable(e.target)) strongest(m, pickAt);
     else return;
     e.preventDefault();
   };
@@ -99,6 +99,8 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
 }
 
 const typing = (target) => /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest?.("[data-keys], dialog");
+
+const pressable = (target) => target.closest?.("button, a, [role=button]"); // Enter is theirs
 
 /** Where the brightest cell in view is. */
 function strongest(m, go) {

@@ -5,6 +5,7 @@ import { setState } from "./state.js";
 import { Grid } from "./grid.js";
 import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
+import { counted } from "./words.js";
 
 export function Home({ state, data, names }) {
   const words = data.texts.text || data.texts[data.layers[0].query_text];
@@ -30,7 +31,7 @@ function Found({ data, names }) {
       <span class="note">Names need minutes, once for each model; the page can be used meanwhile.</span></p>`}
     ${names.state === "failed" && html`<p class="error">No names: ${names.message}</p>`}
     ${names.state === "none" && html`<p class="note">No names were looked for: there is a recording here, and no model to try.</p>`}
-    ${data.damaged.length > 0 && html`<p class="error">In ${data.damaged.length} layers a weight is not a number, first in ${data.damaged[0]}.</p>`}
+    ${data.damaged.length > 0 && html`<p class="error">In ${counted(data.damaged.length, "layers")} a weight is not a number, first in ${data.damaged[0]}.</p>`}
     ${verified.length > 0 && html`<p class="verified">Verified, to open: ${verified.map((v) => html`
       <button class="chip good" onClick=${() => open(v.name)}>${v.name.layer}.${v.name.head} ${v.name.pattern}</button>`)}</p>`}
     <ul>${names.findings.map((said) => html`<li>${linked(said, data)}</li>`)}</ul>`;

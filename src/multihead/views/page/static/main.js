@@ -11,6 +11,7 @@ import { Compare } from "./compare.js";
 import { OwnText } from "./owntext.js";
 import { Help } from "./help.js";
 import { ExportView } from "./exporting.js";
+import { counted } from "./words.js";
 
 const VIEWS = { home: Home, head: Head, compare: Compare };
 
@@ -69,7 +70,7 @@ function Top({ state, data, open }) {
     <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
     <p class="about" title=${about.model || data.label}>
       <b>${about.model || data.label}</b>
-      <span>${data.tokens ? `${data.tokens.toLocaleString("en")}${cut} tokens` : `${data.layers[0].queries.toLocaleString("en")} places`}</span>
+      <span>${!data.tokens ? counted(data.layers[0].queries, "places") : cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")}</span>
       <span>${data.tokens ? bos : "no text"}</span>
       ${data.row?.[1] > 1 && html`<span>row ${data.row[0]} of ${data.row[1]}</span>`}</p>
     ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}

@@ -13,7 +13,7 @@ const EMPTY = { light: "#e9e7e0", dark: "#1b2027" };
 
 export class HeadMap {
   /** `hear` is told of view(q, k, span), hover(place), pick(place) and lasso(points). */
-  constructor(canvas, hear, margin = { left: 118, top: 96 }) {
+  constructor(canvas, hear, margin = { left: 118, top: 80 }) {
     this.margin = margin;
     this.canvas = canvas; this.hear = hear; this.context = canvas.getContext("2d");
     this.shown = null; this.tiles = null; this.cross = null; this.lasso = null; this.lassoing = false;

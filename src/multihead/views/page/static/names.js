@@ -1,7 +1,7 @@
 // What the head is called, and why one may believe it.
 
 import { html } from "./vendor/preact.js";
-import { number, percent } from "./words.js";
+import { counted, number } from "./words.js";
 
 export function Names({ own, names, layer, head }) {
   if (!names || names.state === "none") return html`<p>No names were looked for: there is a recording here, and no model to try.</p>`;
@@ -15,7 +15,7 @@ export function Names({ own, names, layer, head }) {
       <dl><dt>score</dt><dd><b>${number(name.score, 2)}</b>, not below ${number(name.low, 2)} (95 %)</dd>
         <dt>chance</dt><dd>${number(name.chance)}</dd><dt>controls, 99 %</dt><dd>${number(name.control)}</dd>
         <dt>spread</dt><dd>${number(name.spread)} over ${name.where === "on cue" ? "seeds" : "parts of the text"}</dd>
-        <dt>opportunities</dt><dd>${name.rows.toLocaleString("en")} rows</dd></dl>
+        <dt>opportunities</dt><dd>${counted(name.rows, "rows")}</dd></dl>
       <${Verdict} v=${verdicts.find((v) => v.name.pattern === name.pattern && v.name.where === name.where)} /></article>`)}
     ${scored && html`<table class="scores"><caption>every pattern, 95 % interval</caption><tbody>${Object.entries(scored.scores).map(([what, [mean, low, high]]) => html`
       <tr><th scope="row">${what}</th><td class="bar"><span style=${{ width: `${100 * Math.max(0, Math.min(1, mean))}%` }}></span></td>

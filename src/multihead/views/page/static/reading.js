@@ -6,7 +6,7 @@ import { getJSON, paths } from "./source.js";
 import { useAnswer } from "./hooks.js";
 import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
-import { named, number, percent, visible } from "./words.js";
+import { measured, named, number, percent, visible } from "./words.js";
 
 const UNITS = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
 const SHOWN = ["entropy", "distance", "received"];
@@ -46,7 +46,7 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
 function said(seen, place, from, asked, other, by) {
   if (!seen.top.length) return `${named(asked, place)} ${from ? "may look at nothing." : "is looked at by nobody."}`;
   const [best, value] = seen.top[0];
-  const whole = by === "norm" ? "" : from ? "" : ` In all it gets ${number(seen.sum)} rows' weight.`;
+  const whole = by === "norm" ? "" : from ? "" : ` In all it gets the weight of ${measured(seen.sum, "rows")}.`;
   return from ? `${named(asked, place)} reads ${number(value)} from ${named(other, best)}.`
     : `${named(asked, place)} is read most by ${named(other, best)}: ${number(value)}.${whole}`;
 }

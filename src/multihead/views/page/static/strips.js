@@ -2,13 +2,13 @@
 
 import { html, useEffect, useRef } from "./vendor/preact.js";
 import { theme } from "./colours.js";
-import { number } from "./words.js";
+import { measured } from "./words.js";
 
 const HEIGHT = 34;
 
 export function Strip({ label, unit, values, also, mark, pick }) {
   const canvas = useRef();
-  const most = Math.max(1e-9, ...values.filter((v) => v !== null), ...(also || []).filter((v) => v !== null));
+  const top = Math.max(0, ...values.filter((v) => v !== null), ...(also || []).filter((v) => v !== null)), most = top || 1;
   useEffect(() => {
     const draw = () => {
       const box = canvas.current.parentElement.getBoundingClientRect(), ratio = devicePixelRatio || 1;
@@ -33,8 +33,8 @@ export function Strip({ label, unit, values, also, mark, pick }) {
     return Math.max(0, Math.min(values.length - 1, Math.floor(((e.clientX - box.left) / box.width) * values.length)));
   };
   const here = mark !== null && mark !== undefined ? values[mark] : null;
-  return html`<figure class="strip"><figcaption>${label} <i>${here === null ? `up to ${number(most)}` : number(here)} ${unit}</i></figcaption>
-    <div><canvas ref=${canvas} height=${HEIGHT} role="img" aria-label=${`${label} along the text, up to ${number(most)} ${unit}`}
+  return html`<figure class="strip"><figcaption>${label} <i>${here === null ? `up to ${measured(top, unit)}` : measured(here, unit)}</i></figcaption>
+    <div><canvas ref=${canvas} height=${HEIGHT} role="img" aria-label=${`${label} along the text, up to ${measured(top, unit)}`}
       onClick=${(e) => pick(at(e))}></canvas></div></figure>`;
 }
 

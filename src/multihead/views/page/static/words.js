@@ -26,4 +26,10 @@ export function number(value, digits = 3) {
   return size >= 100 ? value.toFixed(1) : value.toFixed(size >= 10 ? 2 : digits);
 }
 
+/** 1 token, 2 tokens. */
+export const counted = (count, what) => `${count.toLocaleString("en")} ${count === 1 ? what.replace(/s$/, "") : what}`;
+
+/** A number and its unit: 0.5 rows, 1 row. */
+export const measured = (value, unit) => `${number(value)} ${value === 1 ? unit.replace(/s$/, "") : unit}`.trim();
+
 export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(share * 100)} %`);

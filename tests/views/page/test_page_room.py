@@ -1,0 +1,97 @@
+"""Room: maps are large, nothing lies over them, and what is written is whole."""
+
+import pytest
+import torch
+from pages import READY, in_map, look, recorded, serve, tiny, tiny_session, until
+from small_reports import WORDS
+
+from multihead.views.page.session import Session
+
+WRITTEN = """window.written = [];
+    const before = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (t, ...at) { written.push(t); return before.call(this, t, ...at); };"""
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """300 tokens, a head that looks everywhere alike and one that does so with no mask."""
+    session = Session()
+    session.add(recorded(torch.zeros(1, 300, 8), torch.zeros(1, 300, 8)), "by hand", {})
+    return serve(session)
+
+
+def test_the_top_line_is_one_line(new_page):
+    session = tiny_session()
+    session.of("0").about |= {"model": "SmolLM2-135M-Instruct, 4-bit quantised, Apache-2.0"}
+    session.record(" ".join(WORDS), 60, "another text of many words", lambda *_: None)
+    page = look(new_page(), serve(session))
+    assert page.locator("header select").count() == 1
+    assert page.locator("header").bounding_box()["height"] < 50
+    bottoms = page.locator("header > *").evaluate_all(
+        "all => all.map((e) => e.getBoundingClientRect().bottom)"
+    )
+    assert max(bottoms) < 50
+    assert page.locator("header .about span").all_inner_texts() == ["60 tokens", "no BOS"]
+
+
+def test_maps_are_large_in_a_small_window(new_page):
+    page = look(new_page(), tiny()[1], view="head", layer=1, head=2)
+    assert in_map(page, "side") >= 420
+    look(page, tiny()[1], view="compare", a="0.1", b="1.2")
+    until(page, "document.querySelectorAll('.mapbox canvas').length === 3")
+    page.wait_for_function(READY)
+    sides = [in_map(page, "side", nth) for nth in range(3)]
+    assert min(sides) == max(sides) >= 200
+    tops = page.locator(".mapbox canvas").evaluate_all(
+        "all => all.map((c) => c.getBoundingClientRect().top)"
+    )
+    assert len(set(tops)) == 1  # side by side
+
+
+MINI = """() => { const m = document.querySelector(".mapbox canvas").headMap, { x, y, size } = m.mini;
+    return { over: x < m.margin.left + m.side && y < m.margin.top + m.side,
+      query: m.view.q + (y + size - m.margin.top) / m.scale, key: m.view.k + (x - m.margin.left) / m.scale }; }"""
+
+
+def test_the_mini_map_stands_beside_the_map(new_page, alike):
+    page = look(new_page(), alike, view="head", q=100, k=20, span=60)
+    assert not page.evaluate(MINI)["over"]
+
+
+def test_where_there_is_no_room_it_lies_above_the_diagonal(new_page, alike):
+    tall = {"width": 1280, "height": 808}
+    page = look(new_page(viewport=tall), alike, view="head", q=80, k=80, span=100)
+    room = in_map(page, "width") - in_map(page, "margin.left") - in_map(page, "side")
+    assert room < 124
+    mini = page.evaluate(MINI)
+    assert mini["over"]
+    assert mini["key"] > mini["query"]  # nobody may look there
+
+
+def test_the_first_word_of_a_view_is_written(new_page):
+    page = new_page()
+    page.add_init_script(WRITTEN)
+    words = [f"word{i}" for i in range(60)]
+    session = Session()
+    rec = recorded(torch.zeros(1, 60, 8), torch.zeros(1, 60, 8), words)
+    session.add(rec, "by hand", {})
+    address = serve(session)
+    for first in range(1, 24):  # at some of them a rounding is in the way
+        look(page, address, view="head", q=first + 12, k=first, span=24)
+        until(page, "written.includes(`word${arg}`)", first)
+        until(page, "written.includes(`word${arg}`)", first + 12)
+        page.goto("about:blank")
+
+
+def test_numbers_and_their_nouns_agree(new_page):
+    session = Session()
+    rec = recorded(torch.zeros(1, 1, 8), torch.zeros(1, 1, 8))
+    session.add(rec, "one token", {"model": "by hand"})
+    page = look(new_page(), serve(session), view="head", pin="q0", reads="to")
+    assert "1 token" in page.locator(".about").inner_text().split("\n")
+    until(page, "document.querySelectorAll('.strip').length === 3")
+    told = page.locator(".strip figcaption").all_inner_texts()
+    assert [t.split()[-2:] for t in told] == [["0", "nats"], ["0", "tokens"], ["1", "row"]]
+    assert page.locator(".sentence").inner_text().endswith("the weight of 1 row.")
+    page.get_by_role("button", name="held").click()
+    until(page, "document.querySelector('.strip').textContent.includes('up to 0 nats')")
