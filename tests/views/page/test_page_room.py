@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import READY, in_map, look, recorded, serve, tiny, tiny_session, until
+from pages import READY, in_map, look, point, recorded, serve, tiny, tiny_session, until
 from small_reports import WORDS
 
 from multihead.views.page.session import Session
@@ -46,23 +46,33 @@ def test_maps_are_large_in_a_small_window(new_page):
         "all => all.map((c) => c.getBoundingClientRect().top)"
     )
     assert len(set(tops)) == 1  # side by side
+    point(page, 40, 20)
+    until(page, "document.querySelectorAll('.pointed')[2].textContent.includes(' = ')")
+    whole = page.locator(".pointed").evaluate_all(
+        "all => all.map((p) => p.scrollHeight <= p.clientHeight + 1 && p.scrollWidth <= p.clientWidth)"
+    )
+    assert whole == [True] * 3  # each sentence can be read
 
 
 MINI = """() => { const m = document.querySelector(".mapbox canvas").headMap, { x, y, size } = m.mini;
-    return { over: x < m.margin.left + m.side && y < m.margin.top + m.side,
+    return { over: x < m.margin.left + m.side && y < m.margin.top + m.side, inside: x + size <= m.width,
       query: m.view.q + (y + size - m.margin.top) / m.scale, key: m.view.k + (x - m.margin.left) / m.scale }; }"""
 
 
-def test_the_mini_map_stands_beside_the_map(new_page, alike):
-    page = look(new_page(), alike, view="head", q=100, k=20, span=60)
-    assert not page.evaluate(MINI)["over"]
+@pytest.mark.parametrize("size", [(1280, 720), (1440, 900), (1280, 1000)])
+def test_the_mini_map_stands_beside_the_map(new_page, alike, size):
+    viewport = dict(zip(("width", "height"), size, strict=True))
+    page = look(new_page(viewport=viewport), alike, view="head", q=100, k=20, span=60)
+    mini = page.evaluate(MINI)
+    assert not mini["over"]
+    assert mini["inside"]
 
 
-def test_where_there_is_no_room_it_lies_above_the_diagonal(new_page, alike):
-    tall = {"width": 1280, "height": 808}
-    page = look(new_page(viewport=tall), alike, view="head", q=80, k=80, span=100)
-    room = in_map(page, "width") - in_map(page, "margin.left") - in_map(page, "side")
-    assert room < 124
+def test_in_a_comparison_it_lies_above_the_diagonal(new_page, alike):
+    page = new_page(viewport={"width": 2000, "height": 1100})
+    look(page, alike, view="compare", a="0.0", b="0.0", q=80, k=80, span=100)
+    until(page, "document.querySelectorAll('.mapbox canvas').length === 3")
+    page.wait_for_function(READY)
     mini = page.evaluate(MINI)
     assert mini["over"]
     assert mini["key"] > mini["query"]  # nobody may look there

@@ -80,9 +80,9 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
   const leftOut = (at, d, layer, [f]) => both.flatMap((key) => (!pooledIn(d, at) || sinksOf(at, d).includes(key) ? [key]
     : Array.from({ length: f }, (_, i) => Math.floor(key / f) * f + i).filter((k) => k < layer.keys)));
   const out = [leftOut(a, data, la, fa), leftOut(b, there, lb, fb)];
-  return html`<${MapTools} state=${state} info=${infos.every((info) => info.value) ? { sinks: [], norm_found: found } : null} />
-    ${both.length > 0 && html`<p><button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
-      weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button></p>`}
+  return html`<div class="tools"><${MapTools} state=${state} info=${infos.every((info) => info.value) ? { sinks: [], norm_found: found } : null} />
+    ${both.length > 0 && html`<button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
+      weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button>`}</div>
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
         <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>

@@ -54,7 +54,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     pick?.({ query, key });
   };
   useEffect(() => {
-    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact ? { left: 66, top: 50 } : undefined);
+    const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact ? { left: 66, top: 50, right: 0 } : undefined);
     drawing.current = made;
     canvas.current.headMap = made; // for whoever exports it, and for tests
     const recolour = () => made.draw();

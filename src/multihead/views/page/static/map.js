@@ -5,7 +5,7 @@ import { select, zoom, zoomIdentity } from "./vendor/d3-zoom.js";
 import { SIDE } from "./cells.js";
 import { Tiles, picture } from "./tiles.js";
 import { drawAxes, drawCross, drawHidden, drawLasso, drawPinned } from "./axes.js";
-import { drawMini, miniAt } from "./mini.js";
+import { ROOM, drawMini, miniAt } from "./mini.js";
 import { theme } from "./colours.js";
 
 const CLOSE = 6; // tokens at least in view
@@ -13,7 +13,7 @@ const EMPTY = { light: "#e9e7e0", dark: "#1b2027" };
 
 export class HeadMap {
   /** `hear` is told of view(q, k, span), hover(place), pick(place) and lasso(points). */
-  constructor(canvas, hear, margin = { left: 118, top: 80 }) {
+  constructor(canvas, hear, margin = { left: 118, top: 80, right: ROOM }) {
     this.margin = margin;
     this.canvas = canvas; this.hear = hear; this.context = canvas.getContext("2d");
     this.shown = null; this.tiles = null; this.cross = null; this.lasso = null; this.lassoing = false;
@@ -42,7 +42,7 @@ export class HeadMap {
 
   keyOf(shown) { return new Tiles(shown.map, shown.minus, shown.layer, () => {}).key(1, 0, 0); }
   get longest() { return Math.max(this.shown.layer.queries, this.shown.layer.keys); }
-  get side() { return Math.max(40, Math.min(this.width - this.margin.left, this.height - this.margin.top) - 1); }
+  get side() { return Math.max(40, Math.min(this.width - this.margin.left - this.margin.right, this.height - this.margin.top) - 1); }
   get scale() { return this.side / this.view.span; } // pixels a token
 
   resize() {

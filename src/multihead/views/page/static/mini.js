@@ -4,6 +4,7 @@ import { picture } from "./tiles.js";
 import { theme } from "./colours.js";
 
 const MINI = 112, LEAST = 64; // pixels
+export const ROOM = LEAST + 12; // beside a map that stands alone, so that nothing is covered
 
 /** Beside the map, or under it, where there is room; else over the corner with the fewest links. */
 function placed(map) {
