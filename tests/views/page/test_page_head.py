@@ -197,6 +197,7 @@ def test_the_mini_map_shows_where_one_is_and_goes_there(head):
     head.keyboard.press("+")
     head.keyboard.press("+")
     span = in_map(head, "view.span")
+    until(head, "document.querySelector('.mapbox canvas').headMap.mini")
     x, y = head.evaluate(
         """() => { const m = document.querySelector('.mapbox canvas').headMap, b = m.canvas.getBoundingClientRect();
         return [b.left + m.mini.x + 0.5 * m.mini.size, b.top + m.mini.y + 0.75 * m.mini.size]; }"""

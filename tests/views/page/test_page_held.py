@@ -6,7 +6,7 @@ from pages import POINT, READY, in_map, look, point, recorded, serve, until
 
 from multihead.views.page.session import Session
 
-TOKENS, ASKS, ASKED = 900, 701, 203
+TOKENS, ASKS, ASKED = 500, 400, 200  # in the corner of its cell
 
 IN_SIGHT = """() => { const word = document.querySelector(".reader .pinned");
   if (!word) return false;
@@ -14,9 +14,9 @@ IN_SIGHT = """() => { const word = document.querySelector(".reader .pinned");
   return a.top >= b.top - 1 && a.bottom <= b.bottom + 1; }"""
 
 
-def cell(f: int) -> list[int]:
-    """The middle of the cell of the link, on the first map."""
-    return [ASKS // f * f + f // 2, ASKED // f * f + f // 2, 0]
+def cell(f: int) -> list[float]:
+    """A place in the cell of the link, and not on it, on the first map."""
+    return [ASKS + 0.75 * f - 0.5, ASKED + 0.75 * f - 0.5, 0]
 
 
 @pytest.fixture(scope="module")
