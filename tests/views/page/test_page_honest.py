@@ -143,6 +143,7 @@ def test_a_glide_lands_even_where_the_window_changes_meanwhile(new_page, lonely)
     until(page, "document.querySelector('.mapbox canvas').headMap.gliding")
     page.set_viewport_size({"width": 1280, "height": 760})
     until(page, "Math.abs(document.querySelector('.mapbox canvas').headMap.view.span - 24) < 0.01")
+    until(page, "location.hash.includes('span=24')")  # and stays there
     view = in_map(page, "view")
     assert view["q"] == pytest.approx(ASKS - 12, abs=0.1)
 

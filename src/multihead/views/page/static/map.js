@@ -57,7 +57,9 @@ export class HeadMap {
     this.gestures.extent([[this.margin.left, this.margin.top], [this.margin.left + this.side, this.margin.top + this.side]])
       .translateExtent([[this.margin.left, this.margin.top], [this.margin.left + this.side, this.margin.top + this.side]])
       .scaleExtent([1, Math.max(1, whole / CLOSE)]);
-    this.setView(this.gliding || this.view); // a glide ends where it was to end
+    const glided = this.gliding;
+    this.setView(glided || this.view); // a glide ends where it was to end,
+    if (glided) this.hear.view?.(this.view); // and that is kept, not where it was on its way
   }
 
   /** Move to a view inside of the map, in a glide where asked. */
