@@ -31,7 +31,7 @@ const nobody = ({ f, words, query, key }) => (f > 1 ? "Nobody may look here." : 
 function apart(a, b, at) {
   const { f, words, rows, keys, query, key } = at, each = f > 1 ? `, largest of ${f}×${f} each` : "";
   const where = f > 1 ? `Rows ${rows}, keys ${keys}` : `${named(words[0], query)} from ${named(words[1], key)}`;
-  if (a.value !== null && b.value !== null) return `${where}: ${number(a.value)} − ${number(b.value)} = ${number(a.value - b.value)}${each}`;
+  if (a.value !== null && b.value !== null) return `${where}: ${number(a.value)} − ${number(b.value)} = ${number(a.value - b.value).replace(/^-/, "−")}${each}`;
   const told = (one) => (one.value !== null ? number(one.value) : one.hidden ? `${number(one.hidden.value)} (hidden)` : "may not look");
   if (a.value === null && b.value === null && !a.hidden && !b.hidden) return nobody(at);
   return a.hidden && b.hidden ? `Hidden: ${where}: a ${number(a.hidden.value)}, b ${number(b.hidden.value)}${each}` : `${where}: a ${told(a)}, b ${told(b)}${each}`;
