@@ -107,5 +107,21 @@ def test_copying_of_a_head_made_to_copy():
     assert found[1] < -0.99  # and this one takes it back
 
 
+def test_copying_counts_eigenvalues_that_turn_in_full():
+    """A head that turns what it reads by 60°: each λ = e^{±iπ/3}, so that Σ λ / Σ |λ| is ½."""
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    attn, eye, third = model.model.layers[0].self_attn, torch.eye(16), torch.tensor(torch.pi / 3)
+    turn = torch.tensor([[third.cos(), -third.sin()], [third.sin(), third.cos()]])
+    with torch.no_grad():
+        for weight in (model.get_input_embeddings(), model.get_output_embeddings(), attn.v_proj):
+            weight.weight.copy_(eye)
+        attn.o_proj.weight.copy_(torch.block_diag(*[turn] * 8))
+    assert [row["copying"] for row in copying(model)] == pytest.approx([0.5, 0.5], abs=1e-5)
+
+
 def test_models_without_such_weights_have_no_copying():
     assert copying(nn.Linear(2, 2)) == []

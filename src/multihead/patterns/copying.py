@@ -2,7 +2,9 @@
 
 The circuit from a token read to a token written is W_E W_V W_O W_U, of rank head_dim. Its positive
 eigenvalues are tokens that raise their own logit. The score is Σ λ / Σ |λ|, from −1 to 1; random
-weights give about 0. The norms between are left out, as in the paper.
+weights give about 0. |λ| is the complex modulus: eigenvalues that turn, λ and its conjugate, count
+in full below the line and with their real part above it. The norms between are left out, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ def copying(model: nn.Module) -> list[dict[str, Any]]:
             kv = head // group
             into = value[kv * dim : (kv + 1) * dim].float()  # (dim, model)
             back = out[:, head * dim : (head + 1) * dim].float()  # (model, dim)
-            eigenvalues = torch.linalg.eigvals(into @ middle @ back).real
-            score = float(eigenvalues.sum() / eigenvalues.abs().sum().clamp(min=1e-30))
+            eigenvalues = torch.linalg.eigvals(into @ middle @ back)
+            # They come in conjugate pairs, so that their sum is real.
+            score = float(eigenvalues.sum().real / eigenvalues.abs().sum().clamp(min=1e-30))
             rows.append({"layer": index, "head": head, "copying": score})
         index += 1
     return rows
