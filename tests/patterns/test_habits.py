@@ -41,6 +41,39 @@ def test_a_sink(seen):
     assert seen[0, 1].sinks == ()
 
 
+class Told(nn.Module):
+    """One head whose rows look at some keys as hard as they can."""
+
+    def __init__(self, tokens, keys, mask):
+        super().__init__()
+        self.scores, self.mask = torch.zeros(1, 1, tokens, tokens), mask
+        self.scores[..., keys] = 9.0
+
+    def forward(self, x):
+        q = torch.zeros_like(x)[:, None]
+        return mh.attend(q, q, x[:, None], mask=self.mask, bias=self.scores)
+
+
+def sinks_of(tokens, keys, mask=None):
+    with torch.no_grad(), mh.record(model := Told(tokens, keys, mask), stats=STATS) as rec:
+        model(torch.randn(1, tokens, 8))
+    return [sink.key for sink in habits(rec)[0].sinks]
+
+
+def test_a_model_that_sees_all_can_rest_on_its_last_token():
+    assert sinks_of(40, [39]) == [39]
+
+
+@pytest.mark.parametrize(("key", "found"), [(0, [0]), (29, [29]), (30, []), (39, [])])
+def test_what_only_the_last_rows_see_is_no_sink(key, found):
+    assert sinks_of(40, [key], mh.causal()) == found
+
+
+def test_a_sink_inside_a_window_is_one_by_the_rows_that_it_reaches():
+    """Each key is seen by 16 rows of 200, the last ones by fewer."""
+    assert sinks_of(200, [50, 190, 198], mh.causal() & mh.window(16)) == [50, 190]
+
+
 @pytest.mark.parametrize("loud", [False, True])
 def test_a_sink_rests_where_it_has_little_to_say(loud):
     class OneHead(nn.Module):

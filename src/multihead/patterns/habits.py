@@ -4,7 +4,9 @@
   (Voita et al. 2019, arXiv:1905.09418).
 - *sink*: a key, the first or another, gets more than 0.3 of every row that may see it, on average
   (Xiao et al. 2023, arXiv:2309.17453); *resting* where that key has little to say: its ‖v W_O‖ is
-  below a third of the median (Kobayashi et al. 2020, arXiv:2004.10102).
+  below a third of the median (Kobayashi et al. 2020, arXiv:2004.10102). A key that few rows may see
+  is left out: no more than a quarter as many as see the key that most see. In a causal model those
+  are the last quarter of the keys; where every row sees all, none.
 - *broad*: entropy over the logarithm of the number of keys allowed; 1 is to look at all alike.
 """
 
@@ -20,6 +22,7 @@ from ..recording import Layer, Recording
 STATS = ("entropy", "peak_key", "received_mean")
 ALWAYS, SINK, QUIET = 0.9, 0.3, 1 / 3
 FEW = 16  # rows: of fewer no habit can be told
+LEAST = 1 / 4  # of the rows that see the key that most see: what fewer see is no sink
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +118,12 @@ def sinks_in(share: Tensor, layer: Layer, head: int, batch: int) -> tuple[Sink, 
     """The sinks by what each key gets of a row, (key,)."""
     norms = layer.output_norm()
     own = None if norms is None else norms[batch, head]
-    late = len(share) // 4  # a key that only the last rows see is no sink
     found = []
     if len(share) < FEW:
         return ()
-    for key in (share[: len(share) - late] > SINK).nonzero()[:, 0].tolist():
+    rows = layer.seen_by(batch, head)[: len(share)]
+    seen = rows > LEAST * rows.max()
+    for key in ((share > SINK) & seen).nonzero()[:, 0].tolist():
         resting = None if own is None else bool(own[key] < QUIET * own.median())
         found.append(Sink(key, float(share[key]), resting))
     return tuple(sorted(found, key=lambda sink: -sink.share))

@@ -151,11 +151,32 @@ class Layer:
     def seen(self, batch: int = 0, head: int = 0) -> Tensor:
         """How many keys each query may look at, in one head of one text, (query,)."""
         chunk = self.chunks[0]
-        own = ("0.mask.0", "0.bias", "0.offset")
-        if len(self.chunks) == 1 and not any(name in self.tensors for name in own):
+        if self._by_rule_alone:
             return _seen_by_rule(chunk.mask, chunk.rows, chunk.keys, chunk.offset or 0)
         strips = range(0, self.queries, _STRIP)
         return torch.cat([self.allowed(batch, head, slice(r, r + _STRIP)).sum(1) for r in strips])
+
+    def seen_by(self, batch: int = 0, head: int = 0, real: Tensor | None = None) -> Tensor:
+        """How many queries may look at each key, in one head of one text, (key,).
+
+        `real`, (query,), are those that count; None where all do.
+        """
+        chunk = self.chunks[0]
+        if real is None and self._by_rule_alone:
+            return _seen_by_rule(
+                chunk.mask, chunk.rows, chunk.keys, chunk.offset or 0, of_keys=True
+            )
+        count = torch.zeros(self.keys, dtype=torch.int64)
+        for first in range(0, self.queries, _STRIP):
+            here = self.allowed(batch, head, slice(first, first + _STRIP))
+            count += (here if real is None else here[real[first : first + _STRIP]]).sum(0)
+        return count
+
+    @property
+    def _by_rule_alone(self) -> bool:
+        """Whether who may see whom is one rule for all heads and texts."""
+        own = ("0.mask.0", "0.bias", "0.offset")
+        return len(self.chunks) == 1 and not any(name in self.tensors for name in own)
 
     def joined_by_key(self, key: str, run: Iterable[int], parts: list[Tensor]) -> Tensor:
         """One statistic of keys of some chunks: sums add; means count by the rows that may look."""
@@ -214,15 +235,20 @@ _STRIP = 256  # rows at a time
 
 
 @functools.lru_cache(maxsize=16)
-def _seen_by_rule(rule: str | None, rows: int, keys: int, offset: int) -> Tensor:
-    """The layers of a model share a rule, and so do all heads."""
+def _seen_by_rule(
+    rule: str | None, rows: int, keys: int, offset: int, of_keys: bool = False
+) -> Tensor:
+    """How many keys a row sees, or how many rows a key; layers share a rule, and so do heads."""
     if rule is None:
-        return torch.full((rows,), keys)
+        return torch.full((keys,), rows) if of_keys else torch.full((rows,), keys)
     mask, every = read(rule, []), torch.arange(keys)
-    strips = torch.arange(rows).split(_STRIP)
-    return torch.cat(
-        [mask.allows(s, every, offset)[0, 0].expand(len(s), -1).sum(1) for s in strips]
+    seen = (
+        mask.allows(strip, every, offset)[0, 0].expand(len(strip), keys)
+        for strip in torch.arange(rows).split(_STRIP)
     )
+    if of_keys:
+        return torch.stack([here.sum(0) for here in seen]).sum(0)
+    return torch.cat([here.sum(1) for here in seen])
 
 
 def of_text(asked: dict[str, Any], batch: int) -> dict[str, Any]:
