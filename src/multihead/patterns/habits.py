@@ -8,6 +8,8 @@
   is left out: no more than a quarter as many as see the key that most see. In a causal model those
   are the last quarter of the keys; where every row sees all, none.
 - *broad*: entropy over the logarithm of the number of keys allowed; 1 is to look at all alike.
+
+Rows of padding count for none of them: a text has the same habits with and without it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..recording import Layer, Recording
+from ..recording.padding import shares
 
 STATS = ("entropy", "peak_key", "received_mean")
 ALWAYS, SINK, QUIET = 0.9, 0.3, 1 / 3
@@ -77,53 +80,63 @@ def habits(rec: Recording, batch: int = 0) -> list[Habit]:
     texts = rec.layers[0].batch
     if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < texts:
         raise ValueError(f"batch must lie from 0 to {texts - 1}, but {batch!r} came.")
-    return [
-        _habit(layer, head, batch)
-        for layer in rec.layers
-        if not layer.crosses
-        for head in range(layer.heads)
-    ]
+    found = []
+    for layer in (one for one in rec.layers if not one.crosses):
+        every = rec.real_rows(layer)
+        share, real = shares(layer, batch, every), None if every is None else every[batch]
+        assert share is not None  # received_mean was recorded
+        found += [
+            Habit(
+                layer.index, head, *_favourite(layer, head, batch, real),
+                _broad(layer, head, batch, real), sinks_in(share[head], layer, head, batch, real),
+            )
+            for head in range(layer.heads)
+        ]  # fmt: skip
+    return found
 
 
-def _habit(layer: Layer, head: int, batch: int) -> Habit:
+def _favourite(layer: Layer, head: int, batch: int, real: Tensor | None) -> tuple[int, float]:
+    """At which distance its strongest key stands most often, and in what share of the rows."""
     keys = layer["peak_key"][batch, head]
-    place = torch.arange(len(keys)) + (layer.chunks[0].offset or 0)
+    real = torch.ones(len(keys), dtype=torch.bool) if real is None else real
+    first = layer.chunks[0].offset or 0
+    place = torch.arange(len(keys)) + first
+    before = real.cumsum(0) - 1 + first  # how many tokens of the text stand before a row
     # Rows that may see hardly anything have no choice.
-    free = (keys >= 0) & (place >= min(8, len(keys) // 2))
+    free = (keys >= 0) & real & (before >= min(8, int(real.sum()) // 2))
     apart = (keys - place)[free]
-    distance, always = 0, 0.0
-    if len(apart) >= FEW:
-        values, counts = apart.unique(return_counts=True)
-        distance, always = int(values[counts.argmax()]), float(counts.max()) / len(apart)
-    return Habit(
-        layer.index, head, distance, always, _broad(layer, head, batch),
-        sinks(layer, head, batch),
-    )  # fmt: skip
+    if len(apart) < FEW:
+        return 0, 0.0
+    values, counts = apart.unique(return_counts=True)
+    return int(values[counts.argmax()]), float(counts.max()) / len(apart)
 
 
-def _broad(layer: Layer, head: int, batch: int) -> float:
+def _broad(layer: Layer, head: int, batch: int, real: Tensor | None) -> float:
     entropy = layer["entropy"][batch, head]
     count = layer.seen(batch, head)
-    free = count > 1
+    free = count > 1 if real is None else (count > 1) & real
     return float((entropy[free] / count[free].log()).mean()) if free.any() else 0.0
 
 
 def sinks(layer: Layer, head: int, batch: int = 0) -> tuple[Sink, ...]:
     """The sinks of a head, heaviest first; of a layer recorded with what its keys receive."""
-    shares = layer.shares()
-    return () if shares is None else sinks_in(shares[batch, head], layer, head, batch)
+    share = layer.shares()
+    return () if share is None else sinks_in(share[batch, head], layer, head, batch)
 
 
-def sinks_in(share: Tensor, layer: Layer, head: int, batch: int) -> tuple[Sink, ...]:
-    """The sinks by what each key gets of a row, (key,)."""
-    norms = layer.output_norm()
-    own = None if norms is None else norms[batch, head]
-    found = []
-    if len(share) < FEW:
+def sinks_in(
+    share: Tensor, layer: Layer, head: int, batch: int, real: Tensor | None = None
+) -> tuple[Sink, ...]:
+    """The sinks by what each key gets of a row, (key,); `real` are the rows that count, (row,)."""
+    rows = layer.seen_by(batch, head, real)[: len(share)]
+    seen = rows > 0  # by nobody: padding, or an empty place of a cache
+    if int(seen.sum()) < FEW:
         return ()
-    rows = layer.seen_by(batch, head)[: len(share)]
-    seen = rows > LEAST * rows.max()
-    for key in ((share > SINK) & seen).nonzero()[:, 0].tolist():
-        resting = None if own is None else bool(own[key] < QUIET * own.median())
+    norms = layer.output_norm()
+    own = None if norms is None else norms[batch, head, : len(share)]
+    quiet = None if own is None else own < QUIET * own[seen].median()
+    found = []
+    for key in ((share > SINK) & (rows > LEAST * rows.max())).nonzero()[:, 0].tolist():
+        resting = None if quiet is None else bool(quiet[key])
         found.append(Sink(key, float(share[key]), resting))
     return tuple(sorted(found, key=lambda sink: -sink.share))

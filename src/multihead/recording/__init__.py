@@ -109,8 +109,11 @@ def record_many(
     """
     wanted = {s.key: s for s in (*asked_statistics(stats), *asked_statistics(("peak", "peak_key")))}
 
+    # Queries and keys tell what padding gave to a key; like all of a text, until the next one.
+    keep_qk = "received" in wanted
+
     def look(batch: Any) -> Recording:
-        kept = {"stats": tuple(wanted.values()), "keep_qk": False, "tokenizer": tokenizer}
+        kept = {"stats": tuple(wanted.values()), "keep_qk": keep_qk, "tokenizer": tokenizer}
         with torch.no_grad(), record(model, **kept) as rec:
             call_model(model, batch)
         return rec

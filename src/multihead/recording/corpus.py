@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .padding import received
 from .recording import Recording
 
 # What is not one number a row, and why it has no mean over texts.
@@ -46,8 +47,8 @@ class Corpus:
 
         The interval is the mean ± 1.96 standard errors over texts; NaN with one text alone. With
         few texts it may reach beyond what is possible, below 0 for a weight: it is the mean's.
-        `received_top_share` is the share of all rows that a text's strongest key gets, as
-        `rec.heads()` has it.
+        `received_top_share` is the share of a text's rows that its strongest key gets, padding
+        left out, as `rec.heads()` has it.
         """
         rows = []
         for i, (layer, name, head) in enumerate(self.names):
@@ -122,11 +123,13 @@ def _by_text(rec: Recording) -> dict[str, Tensor]:
 
 
 def _top_share(rec: Recording) -> Tensor:
-    """What the key that gets most gets of the rows that saw something, (text, head of all)."""
+    """What the key that gets most gets of the rows that count, (text, head of all)."""
     columns = []
     for layer in rec.layers:
-        looking = (layer.lse != -torch.inf).sum(2).clamp(min=1)  # (text, head)
-        columns.append((layer["received"].amax(-1) / looking).double())
+        got = received(layer, rec.real_rows(layer))
+        assert got is not None  # queries and keys were kept for it
+        looking = rec.counted(layer).sum(2).clamp(min=1)  # (text, head)
+        columns.append((got.amax(-1) / looking).double())
     return torch.cat(columns, dim=1)
 
 
@@ -146,7 +149,9 @@ def _collect(rec: Recording, first: int, count: int, strongest: dict) -> None:
     for layer in rec.layers:
         peak, key = layer["peak"], layer["peak_key"]
         own = torch.arange(peak.shape[2]) + (layer.chunks[0].offset or 0)
-        plain = (key > 0) & (key != own) & rec.counted(layer)
+        real = rec.real_rows(layer)
+        first_key = 0 if real is None or layer.crosses else real.int().argmax(1)[:, None, None]
+        plain = (key > first_key) & (key != own) & rec.counted(layer)
         ranked = torch.where(plain, peak, -1.0)
         for head in range(layer.heads):
             found = ranked[:, head].flatten()

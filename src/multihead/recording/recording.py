@@ -16,6 +16,7 @@ from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
 from .damage import broken, lse_broken, quick
 from .layer import Layer, of_head
+from .padding import received
 
 
 @dataclasses.dataclass
@@ -131,9 +132,9 @@ class Recording:
         """One dict a layer and head, for a table: `pandas.DataFrame(rec.heads())`.
 
         Of all texts of the batch together, or of one. Statistics of rows are means over the rows
-        that saw something, padding left out;
-        `received_top` is the key that gets most, and `received_top_share` its share of all rows
-        that saw something, those of padding too.
+        that saw something, padding left out; `received_top` is the key that gets most from these
+        rows, and `received_top_share` its share of them. Both are missing of a padded text with
+        `keep_qk=False`: what padding gave to a key is told by queries and keys alone.
         """
         found = []
         for layer in self.layers:
@@ -146,9 +147,10 @@ class Recording:
                 for key, kind in layer.kinds.items()
                 if kind == "row"
             }
-            if layer.kinds.get("received") == "key":
-                most, best = layer["received"][texts].sum(0).max(-1)  # (heads,)
-                looking = (layer.lse[texts] != -torch.inf).sum((0, 2)).clamp(min=1)
+            got = received(layer, self.real_rows(layer))
+            if got is not None:
+                most, best = got[texts].sum(0).max(-1)  # (heads,)
+                looking = counted.sum((0, 2)).clamp(min=1)
                 means |= {"received_top": best, "received_top_share": most / looking}
             for head in range(layer.heads):
                 row: dict[str, Any] = {"layer": layer.index, "name": layer.name, "head": head}
@@ -157,11 +159,15 @@ class Recording:
 
     def counted(self, layer: Layer) -> Tensor:
         """The rows that count, (batch, heads, row): they saw something, and are no padding."""
-        counted = layer.lse != -torch.inf
+        counted, real = layer.lse != -torch.inf, self.real_rows(layer)
+        return counted if real is None else counted & real[:, None]
+
+    def real_rows(self, layer: Layer) -> Tensor | None:
+        """Which rows of a layer are no padding, (batch, row); None where all are, or may be."""
         real = self.real
-        if real is not None and real.shape == (layer.batch, layer.queries):
-            counted = counted & real[:, None]
-        return counted
+        if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
+            return None
+        return real
 
     def damaged(self) -> list[str]:
         """The layers in which a weight is not a number; `repr(rec)` tells of them too."""

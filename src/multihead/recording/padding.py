@@ -1,0 +1,65 @@
+"""What keys receive, padding left out: its rows look too, and their weight is no part of the text.
+
+A statistic of rows can leave some out afterwards. One of keys is a sum over rows: what some of them
+gave is worked out once more, from queries and keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..observation import weights
+from .layer import Layer, of_text
+
+_STRIP = 64  # rows at a time
+
+
+def given_by(layer: Layer, rows: Tensor) -> Tensor:
+    """What each key gets from some rows, (batch, row) → (batch, heads, key)."""
+    given = torch.zeros(layer.batch, layer.heads, layer.keys, dtype=layer.lse.dtype)
+    first = 0
+    for i, chunk in enumerate(layer.chunks):
+        query, key = layer.qk(i)
+        asked, lse = layer.asked(i), layer.tensors[f"{i}.lse"]
+        for batch in range(layer.batch):
+            text = slice(batch, batch + 1)
+            own = rows[batch, first : first + chunk.rows].nonzero()[:, 0]
+            for some in own.split(_STRIP) if len(own) else ():
+                tile = weights(
+                    query[text], key[text], rows=some, lse=lse[text], **of_text(asked, batch)
+                )
+                given[batch, :, : chunk.keys] += tile[0].sum(1)
+        first += chunk.rows
+    return given
+
+
+def received(layer: Layer, real: Tensor | None) -> Tensor | None:
+    """What each key gets from the rows that are no padding, (batch, heads, key).
+
+    None where it was not recorded, or cannot be told: there is padding, and no queries and keys.
+    """
+    if layer.kinds.get("received") != "key":
+        return None
+    if real is None:
+        return layer["received"]
+    return (layer["received"] - given_by(layer, ~real)).clamp(min=0) if layer.has_qk else None
+
+
+def shares(layer: Layer, batch: int, real: Tensor | None) -> Tensor | None:
+    """What each key gets of a row that may look at it, on average, of one text, (heads, key).
+
+    Of the rows that are no padding, (batch, row) where there is some: from queries and keys.
+    """
+    if real is None or bool(real[batch].all()):
+        every = layer.shares()
+        return None if every is None else every[batch]
+    if not layer.has_qk:
+        raise ValueError(
+            f"text {batch} is padded, and what its padding gave to each key is told by queries and "
+            "keys alone; record with keep_qk=True, or that text without its padding."
+        )
+    alone = torch.zeros_like(real)
+    alone[batch] = real[batch]
+    rows = [layer.seen_by(batch, head, real[batch]) for head in range(layer.heads)]
+    return given_by(layer, alone)[batch] / torch.stack(rows).clamp(min=1)
