@@ -88,6 +88,52 @@ def test_the_first_token_of_a_text_padded_on_the_left_is_no_example():
     assert min(keys) > EMPTY
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "side"), [*CASES, ("gpt2 eager", "right")])
+def test_a_mean_in_place_of_a_head(name, side):
+    """Rows of padding are no part of it."""
+    name, _, eager = name.partition(" ")
+    model, (ids, padded) = lively(name), alone_and_padded(side)
+    if eager:
+        model.set_attn_implementation("eager")
+    if name == "llama":
+        padded["position_ids"] = (padded["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    with mh.ablate(model, [(0, 1), (1, 0)], by="mean"):
+        alone, among = model(input_ids=ids)[0], model(**padded)[0]
+    real = padded["attention_mask"].bool()
+    torch.testing.assert_close(among[real], alone[0], atol=1e-4, rtol=1e-4)
+
+
+class OneHead(torch.nn.Module):
+    """nn.MultiheadAttention with one head, its output as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn = torch.nn.MultiheadAttention(4, 1, batch_first=True)
+        for weight in (self.attn.in_proj_weight[8:], self.attn.out_proj.weight):
+            torch.nn.init.eye_(weight.data)
+
+    def forward(self, x, padding):
+        return self.attn(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("by", ["mean", "resample"])
+def test_no_row_of_padding_takes_the_place_of_one_of_the_text(by):
+    torch.manual_seed(0)
+    model, x = OneHead(), torch.randn(2, 9, 4)
+    padding = torch.arange(9) >= torch.tensor([[9], [4]])
+    plain = model(x, padding)
+    with mh.ablate(model, [(0, 0)], by=by):
+        changed = model(x, padding)
+    text = plain[~padding]
+    if by == "mean":
+        torch.testing.assert_close(changed[~padding], text.mean(0).expand_as(text))
+    else:
+        assert not torch.equal(changed[~padding], text)
+        torch.testing.assert_close(changed[~padding].sort(0).values, text.sort(0).values)
+
+
 def test_what_padding_gave_is_not_told_by_statistics_alone():
     alone, among = both("llama", "right", keep_qk=False)
     assert "received_top_share" in alone.heads()[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..masks import prefix
 from ..observation import asked_statistics, mass
@@ -24,6 +24,7 @@ from .growing import Growing
 from .inputs import Inputs
 from .keeping import give_back_holes
 from .layer import Layer
+from .padding import real_of_layer
 from .recorder import Recorder
 from .recording import Recording, decode
 from .store import load
@@ -188,7 +189,7 @@ class _Run:
         self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
         self._text.ids, self._text.real, self._text.loss = self.inputs.text()
         if self._text.real is None:
-            self._text.real = next((r for r in map(_real, layers) if r is not None), None)
+            self._text.real = next((r for r in map(real_of_layer, layers) if r is not None), None)
         if not self.inputs.losses.masked and self._sees_ahead():
             self._text.loss = None  # a model that sees the next token does not foretell it
         if any(chunk.version for one in layers if not one.crosses for chunk in one.chunks):
@@ -248,22 +249,6 @@ def _looks_ahead(layer: Layer) -> bool:
         return False
     ahead = mask.allows(torch.arange(1), torch.arange(layer.chunks[0].keys), offset)
     return bool(ahead[..., max(0, offset + 1) :].any())
-
-
-def _real(layer: Layer) -> Tensor | None:
-    """Which tokens are no padding, (batch, token): in a text of its own, those that some row sees.
-
-    For models that are not told so by an attention_mask; None where all are, or nothing tells.
-    """
-    if layer.crosses or len(layer.chunks) > 1 or layer.queries != layer.keys:
-        return None
-    mask, offset = (layer.asked(0)[name] for name in ("mask", "offset"))
-    if mask is None or layer.chunks[0].mask is None or "0.mask.0" not in layer.tensors:
-        return None
-    every, seen = torch.arange(layer.keys), torch.zeros(layer.batch, layer.keys, dtype=torch.bool)
-    for rows in every.split(512):
-        seen |= mask.allows(rows, every, offset).any(2).any(1)
-    return None if bool(seen.all()) else seen
 
 
 def _check_seen(watch: Watch, model: nn.Module) -> None:

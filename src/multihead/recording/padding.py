@@ -1,4 +1,4 @@
-"""What keys receive, padding left out: its rows look too, and their weight is no part of the text.
+"""Padding told by a mask, and left out of what keys receive: its rows look too.
 
 A statistic of rows can leave some out afterwards. One of keys is a sum over rows: what some of them
 gave is worked out once more, from queries and keys.
@@ -9,10 +9,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..masks import Mask
 from ..observation import weights
-from .layer import Layer, of_text
+from .call import Call, forbids
+from .layer import Layer, of_text, written
 
 _STRIP = 64  # rows at a time
+
+
+def unpadded(mask: Mask | None, batch: int, tokens: int, offset: int | Tensor) -> Tensor | None:
+    """Which tokens of a text that looks at itself some row may see, (batch, token).
+
+    Those that nobody sees are padding. None where all are seen: of a rule without data they are.
+    """
+    if mask is None or not (data := written(mask)[1]):
+        return None
+    every = torch.arange(tokens, device=data[0].device)
+    seen = torch.zeros(batch, tokens, dtype=torch.bool, device=data[0].device)
+    for rows in every.split(512):
+        seen |= mask.allows(rows, every, offset).any(2).any(1)
+    return None if bool(seen.all()) else seen
+
+
+def real_of_layer(layer: Layer) -> Tensor | None:
+    """As its mask tells: for models that are not told so by an attention_mask."""
+    if layer.crosses or len(layer.chunks) > 1 or layer.queries != layer.keys:
+        return None
+    asked = layer.asked(0)
+    return unpadded(asked["mask"], layer.batch, layer.keys, asked["offset"])
+
+
+def real_of_call(call: Call) -> Tensor | None:
+    """As the mask of a call tells, or a bias that forbids; None where all are, or nothing tells."""
+    batch, tokens = call.query.shape[0], call.query.shape[2]
+    if tokens != call.key.shape[2] or tokens == 1:
+        return None
+    real = unpadded(call.mask, batch, tokens, 0 if call.offset is None else call.offset)
+    if isinstance(call.bias, Tensor) and call.bias.ndim == 4 and call.bias.shape[3] == tokens:
+        seen = (~forbids(call.bias)).any(2).any(1).expand(batch, tokens)
+        real = seen if real is None else real & seen
+    return None if real is None or bool(real.all()) or not bool(real.any()) else real
 
 
 def given_by(layer: Layer, rows: Tensor) -> Tensor:

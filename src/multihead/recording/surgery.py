@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..masks import Mask, dense
 from .call import Call, crosses, last_seen
 from .chosen import Chosen, Heads, whole
+from .padding import real_of_call
 from .watch import Hand, Place, watching
 
 
@@ -26,6 +27,9 @@ def ablate(model: nn.Module, heads: Heads, by: str = "zero", seed: int = 0) -> I
     - `"zero"`: nothing in its place.
     - `"mean"`: its mean over all rows of the call, so that what it always says stays.
     - `"resample"`: what it says at some other row, drawn by `seed`.
+
+    Rows of padding are none of these rows where the call's mask tells of them: tokens that nobody
+    may see. Padding that a model is not told of counts as text.
 
     >>> import multihead as mh
     >>> attn = mh.MultiHeadAttention(8, 2, out_bias=False)
@@ -49,30 +53,44 @@ class _Ablate(Hand):
 
     def __init__(self, chosen: Chosen, by: str, random: torch.Generator) -> None:
         self.chosen, self.by, self.random = chosen, by, random
+        self._real: Tensor | None = None  # (batch, query) of the text that was at work last
 
     def output(self, place: Place, call: Call, out: Tensor) -> Tensor:
+        real = self._rows(place, call)
         heads = self.chosen.of(place, out.shape[1])
         if not heads:
             return out
-        if self.by != "zero" and out.shape[0] * out.shape[2] == 1:
+        rows = out.transpose(1, 2)[real][:, heads]  # (row, heads, dim)
+        if self.by != "zero" and len(rows) == 1:
             raise ValueError(
                 f"by={self.by!r} needs other rows than the one that came (a single step of "
                 "generation); call the model on the whole text, or give by='zero'."
             )
-        changed = out.clone()
-        changed[:, heads] = _BY[self.by](out[:, heads], self.random)
+        new = _BY[self.by](rows, self.random)
+        changed, (batch, query) = out.clone(), real.nonzero(as_tuple=True)
+        for n, head in enumerate(heads):
+            changed[batch, head, query] = new[:, n]
         return changed
 
+    def _rows(self, place: Place, call: Call) -> Tensor:
+        """Those to be changed, (batch, query): without padding, which no row of the text sees."""
+        shape = call.query.shape[:3:2]
+        every = torch.ones(shape, dtype=torch.bool, device=call.query.device)
+        if self.by == "zero":
+            return every
+        if not crosses(place, call):  # else its rows are those of the text just before
+            self._real = real_of_call(call)
+        known = self._real
+        return every if known is None or known.shape != shape else known
 
-def _resample(out: Tensor, random: torch.Generator) -> Tensor:
-    rows = out.transpose(1, 2).flatten(0, 1)  # (batch · query, heads, dim)
-    order = torch.randperm(len(rows), generator=random).to(out.device)
-    return rows[order].unflatten(0, (out.shape[0], -1)).transpose(1, 2)
+
+def _resample(rows: Tensor, random: torch.Generator) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=random).to(rows.device)]
 
 
 _BY: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "zero": lambda out, _: torch.zeros_like(out),
-    "mean": lambda out, _: out.mean((0, 2), keepdim=True).expand_as(out),
+    "zero": lambda rows, _: torch.zeros_like(rows),
+    "mean": lambda rows, _: rows.mean(0, keepdim=True).expand_as(rows),
     "resample": _resample,
 }
 
