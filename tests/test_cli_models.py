@@ -156,6 +156,15 @@ def test_a_model_that_will_not_do(tiny, tmp_path):
     assert "has no config.json" in call("report", TEXT, "--model", str(empty)).stderr
 
 
+@pytest.mark.parametrize("command", [("report",), ("explain",), ("look", "--get", "/api/session")])
+def test_a_tokenizer_that_knows_more_than_its_model_is_a_line(tmp_path, command):
+    small = str(save_model(tmp_path / "small", vocab_size=6))
+    result = call(*command, TEXT if command[0] != "explain" else " ".join(WORDS), "--model", small)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert "the text has the token 6, but the model knows those from 0 to 5" in result.stderr
+
+
 def test_a_disk_that_fills_up_loses_no_findings(tiny, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

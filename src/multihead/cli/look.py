@@ -88,8 +88,10 @@ def _session(
     tokens: int,
 ) -> "tuple[Session, str | None]":  # fmt: skip
     """What there is to show, and the name of the model that can be tried, if there is one."""
+    from ..patterns.cues import check_known
     from ..recording import load
     from ..views.page.session import Session
+    from ..views.report import tokenise
 
     loaded = [(path, load(path)) for path in recording or ()]
     name = model or (None if recording else "smollm2")
@@ -97,7 +99,9 @@ def _session(
         session = _with_model(name, tell) if name else Session()
         if not recording:
             words, source = read_text(text, file, 64 * tokens + 1)
-            session.record(words, _fitting(session, tokens), source, tell)
+            tokens = _fitting(session, tokens)
+            check_known(tokenise(session.tokenizer, words, tokens)[0], session.model)
+            session.record(words, tokens, source, tell)
             return session, name
     for path, rec in loaded:
         about = {"model": rec.about.get("model", rec.model), "text": path.name}

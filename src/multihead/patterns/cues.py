@@ -76,6 +76,12 @@ def ids_of(text: str | Tensor | None, tokenizer: Any, model: nn.Module) -> Tenso
             f"{type(text).__name__} came; give one text."
         )
     ids = _given(text) if isinstance(text, Tensor) else _tokenised(text, tokenizer)
+    check_known(ids, model)
+    return ids
+
+
+def check_known(ids: Tensor, model: nn.Module) -> None:
+    """Raise for a token that the model does not know: a tokenizer may know more than its model."""
     known = known_tokens(model)
     beyond = ids[(ids < 0) | (ids >= known)] if known is not None else ids[ids < 0]
     if len(beyond):
@@ -84,7 +90,6 @@ def ids_of(text: str | Tensor | None, tokenizer: Any, model: nn.Module) -> Tenso
             f"{'no tokens below 0' if known is None else f'those from 0 to {known - 1}'}; "
             "give the ids of its own tokenizer."
         )
-    return ids
 
 
 def _given(ids: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..attention.dense import Steps, steps
 from ..attention.problem import pose
 from ..masks import offset
 from ..observation import mass
+from ..patterns.cues import check_known
 from ..recording import DEFAULT, Layer, Recording, ablate, record
 from ..recording.layer import of_head
 from .report import check_length, check_text, context
@@ -85,6 +86,7 @@ def _ids(model: Any, tokenizer: Any, text: str) -> Tensor:
             f"the text may have {most:,} tokens at most, and it has {len(ids):,}; "
             "give it a sentence or two."
         )
+    check_known(torch.tensor(ids), model)
     return torch.tensor([ids], device=next(model.parameters()).device)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..patterns import DEFAULT_TEXT, Habit, Name, Probe, Verdict, habits, probe, verify
+from ..patterns.cues import check_known
 from ..recording import DEFAULT, Recording, record
 from .tokens import one_line
 
@@ -113,6 +114,7 @@ def study(
 ) -> Report:
     """Record a text; name heads and try the main names, as far as asked."""
     ids, total = tokenise(tokenizer, text, tokens)
+    check_known(ids, model)
     if names:
         check_names(model, tokenizer)
     tell(f"Recording {len(ids)} tokens", None)
