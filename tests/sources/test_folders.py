@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tiny_wheel import cut, logits, never, scribble
 from tokenizers import Tokenizer, models
 
-from multihead import sources
+from multihead import record, sources
 from multihead.sources import about, load_model, reading
 
 
@@ -35,6 +35,32 @@ def saved(tmp_path_factory) -> Path:
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(41)}, unk_token="w0"))
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("Gemma2", {"head_dim": 8, "attn_logit_softcapping": 5.0, "sliding_window": 4}),
+        ("GptOss", {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    ],
+)
+def test_a_model_without_sdpa_is_read_and_seen(saved, tmp_path, kind, more):
+    """transformers has eager attention alone for a softcap or sinks."""
+    folder = copy(saved, tmp_path / "eager", "model.safetensors", "config.json")
+    sizes = {"vocab_size": 41, "hidden_size": 24, "intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 3, "num_key_value_heads": 1, "pad_token_id": 0}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **heads, **more)
+    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(folder)
+    told = []
+    model, _ = load_model(folder, progress=lambda message, _: told.append(message))
+    assert [m for m in told if "eager attention, as transformers has no SDPA for it" in m] == told[
+        1:
+    ]
+    with torch.no_grad(), record(model) as rec:
+        output = model(torch.arange(12)[None], output_attentions=True)
+    for layer, expected in enumerate(output.attentions):
+        for head in range(3):
+            torch.testing.assert_close(rec.weights(layer, head), expected[0, head])
 
 
 def copy(saved: Path, to: Path, *but: str) -> Path:

@@ -20,7 +20,7 @@ import torch
 from .cached import cache_folder, fault, folder_of, make
 from .fetch import Wheel
 from .progress import Report
-from .reading import read, read_folder
+from .reading import Wish, read, read_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -95,7 +95,8 @@ def load_model(
 
     `progress(message, fraction)` hears of what takes time, fraction None where no end is known;
     without it a bar on stderr shows the download of a model that is not in the cache. The cache is
-    $MULTIHEAD_CACHE, else $XDG_CACHE_HOME/multihead, else ~/.cache/multihead.
+    $MULTIHEAD_CACHE, else $XDG_CACHE_HOME/multihead, else ~/.cache/multihead. A model for which
+    transformers has no SDPA (Gemma 2, gpt-oss) gets its eager attention, which `record` sees too.
 
     >>> model, tokenizer = load_model("smollm2")  # doctest: +SKIP
     """
@@ -112,10 +113,11 @@ def load_model(
         folder = Path(name).expanduser()
     if progress is not None:
         progress(f"Loading {about(name)}", None)
+    wish = Wish(dtype, attn_implementation, progress)
     if name and folder.is_dir():  # the path of an empty name would be where we stand
-        model, tokenizer = read_folder(folder, dtype, attn_implementation)
+        model, tokenizer = read_folder(folder, wish)
     elif ID.fullmatch(name) and not _mistyped(name):
-        model, tokenizer = read(name, dtype, attn_implementation, instead=_instead(name))
+        model, tokenizer = read(name, wish, instead=_instead(name))
     else:
         cannot = "" if _mistyped(name) else ", nor can it be the id of a model"
         raise ValueError(

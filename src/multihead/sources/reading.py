@@ -3,10 +3,13 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from .progress import Report
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,42 +23,41 @@ TOKENIZERS = (
 PATIENCE = 5.0  # seconds for the hub's first answer
 
 
-def read_folder(
-    folder: Path, dtype: torch.dtype, attn_implementation: str
-) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+@dataclass(frozen=True)
+class Wish:
+    """How a model is to be loaded, and who hears of what takes another way."""
+
+    dtype: torch.dtype
+    attention: str  # as transformers calls it
+    progress: Report | None = None
+
+
+def read_folder(folder: Path, wish: Wish) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """A folder that save_pretrained wrote."""
     _check_folder(folder)
     with _quiet(bars=False):  # a folder loads in a second
-        return _read(str(folder), dtype, attn_implementation, "")
+        return _read(str(folder), wish, "")
 
 
 def read(
-    name: str, dtype: torch.dtype, attn_implementation: str, *, instead: str = ""
+    name: str, wish: Wish, *, instead: str = ""
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """A transformers id; `instead` says what else there is."""
     with _quiet(bars=True):
         # Where the hub does not answer, its cache may have it: each file would try five times.
-        return _read(name, dtype, attn_implementation, instead, cached=not _hub_answers())
+        return _read(name, wish, instead, cached=not _hub_answers())
 
 
 def _read(
-    where: str, dtype: torch.dtype, attn_implementation: str, instead: str, *, cached: bool = True
+    where: str, wish: Wish, instead: str, *, cached: bool = True
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     safe = {"trust_remote_code": False, "local_files_only": cached}
     try:
         config = AutoConfig.from_pretrained(where, **safe)
         tokenizer = AutoTokenizer.from_pretrained(where, config=config, **safe)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            where,
-            **safe,
-            config=config,
-            use_safetensors=True,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            output_loading_info=True,
-        )
+        loaded = _weights(where, wish, config=config, **safe)
     except Exception as error:  # of many libraries and many kinds
         raise ValueError(_told(where, error, instead)) from None
     model, found = loaded
@@ -66,6 +68,32 @@ def _read(
             "  Give a model that was trained to continue text (a causal language model)."
         )
     return model, tokenizer
+
+
+def _weights(where: str, wish: Wish, **more: Any) -> Any:
+    """The model and what was found of it; with eager attention where there is no SDPA for it."""
+    from transformers import AutoModelForCausalLM
+
+    def load(attention: str) -> Any:
+        return AutoModelForCausalLM.from_pretrained(
+            where,
+            **more,
+            use_safetensors=True,
+            dtype=wish.dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+        )
+
+    try:
+        return load(wish.attention)
+    except ValueError as error:  # raised before any weight is read
+        if wish.attention != "sdpa" or "scaled_dot_product_attention" not in str(error):
+            raise
+    if wish.progress is not None:
+        wish.progress(
+            f"Loading {where} with eager attention, as transformers has no SDPA for it", None
+        )
+    return load("eager")
 
 
 def _parts(names: list[str]) -> str:
