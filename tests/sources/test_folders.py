@@ -37,6 +37,12 @@ def saved(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", [None, 3, b"smollm2", True])
+def test_what_is_no_name_at_all(name):
+    with pytest.raises(ValueError, match="a model is given by its name or its folder, but .* came"):
+        load_model(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "more"),
     [

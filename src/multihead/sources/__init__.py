@@ -101,7 +101,11 @@ def load_model(
     >>> model, tokenizer = load_model("smollm2")  # doctest: +SKIP
     """
     _need("transformers", "tokenizers", "safetensors")
-    name = os.fspath(name)
+    name = os.fspath(name) if isinstance(name, os.PathLike) else name
+    if not isinstance(name, str):
+        raise ValueError(
+            f"a model is given by its name or its folder, but {name!r} came.\n  {_instead('')}"
+        )
     if name in COMING:
         raise ValueError(f"{name!r} is {COMING[name]}: it is not there yet.\n  {_instead(name)}")
     if source := SOURCES.get(name):
