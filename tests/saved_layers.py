@@ -11,5 +11,7 @@ def file_of(folder: Path, layer: int = 0, text: int = 0) -> Path:
 
 
 def contents(path: Path) -> tuple[dict, dict]:
+    """Its tensors and its words, without their sums: what is changed and put back is believed."""
     with safe_open(path, "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        said = {name: text for name, text in file.metadata().items() if name not in ("sums", "sum")}
+        return {name: file.get_tensor(name) for name in file.keys()}, said  # noqa: SIM118

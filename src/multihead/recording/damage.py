@@ -1,4 +1,4 @@
-"""Weights that are not numbers: which layers have some, found without making the weights.
+"""Weights that are not numbers, or lost: which layers have some, found without making the weights.
 
 A query or key that is not a number makes the lse of every row that sees it one. A file may say
 otherwise, and a key that is hidden has weights of its own: queries and keys are looked at too, in
@@ -9,13 +9,35 @@ from __future__ import annotations
 
 import torch
 
+from .files import DamagedError, OnDisk
 from .layer import Layer
 
 _AT_A_GLANCE = 2**28  # bytes of queries and keys
 
 
 def broken(layer: Layer) -> bool:
-    """Whether some weight of the layer is not a number."""
+    """Whether some weight of the layer is not a number, or cannot be had from its file."""
+    try:
+        return _not_numbers(layer)
+    except DamagedError:
+        return True
+
+
+def told(layers: list[Layer]) -> list[str]:
+    """A line for each kind of damage there is, found in passing: printing reads no gigabytes."""
+    look = _not_numbers if quick(layers) else lse_broken
+    lost, files = [], []
+    for layer in layers:
+        try:
+            if look(layer):
+                lost.append(layer.name)
+        except DamagedError as error:
+            files.append(str(error))
+    lines = [f"  not numbers: weights of {len(lost)} layers, {lost[0]} first"] if lost else []
+    return lines + ([f"  damaged: {len(files)} files; {files[0]}"] if files else [])
+
+
+def _not_numbers(layer: Layer) -> bool:
     return lse_broken(layer) or any(
         bool(layer.tensors[name].max().isnan()) for name in layer.tensors if _is_qk(name)
     )
@@ -29,8 +51,9 @@ def lse_broken(layer: Layer) -> bool:
 
 def quick(layers: list[Layer]) -> bool:
     """Whether queries and keys are few enough to look at in passing."""
-    names = [(layer, name) for layer in layers for name in layer.tensors if _is_qk(name)]
-    return sum(layer.tensors[name].nbytes for layer, name in names) <= _AT_A_GLANCE
+    names = [(layer.tensors, name) for layer in layers for name in layer.tensors if _is_qk(name)]
+    sizes = (t.nbytes(name) if isinstance(t, OnDisk) else t[name].nbytes for t, name in names)
+    return sum(sizes) <= _AT_A_GLANCE
 
 
 def _is_qk(name: str) -> bool:

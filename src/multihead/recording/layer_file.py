@@ -1,7 +1,7 @@
 """One layer as a file; nothing in it is believed: all that it says is held against its tensors.
 
 Shapes and dtypes stand in the header of the file, so that checking a layer reads no queries, keys
-or statistics.
+or statistics; whether their bytes are those that were written is seen when they are first read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from ..attention.problem import pose, without_autocast
 from ..observation.statistics import HeatMap, Top
-from .files import FORMAT, OnDisk, write_tensors
+from .files import FORMAT, DamagedError, OnDisk, write_tensors
 from .layer import Chunk, Layer
 
 # The text's number, the layer's, and the saving that wrote it: files of older ones have none.
@@ -50,8 +50,11 @@ def read_layer(path: Path) -> tuple[Layer, dict[str, str]]:
             _check_chunk(layer, i, tensors)
             for key, kind in layer.kinds.items():
                 _check_statistic(layer, i, key, kind, tensors)
+    except DamagedError:
+        raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); record again.") from None
+        raise DamagedError(path, error) from None
+    tensors.check_metadata()
     return layer, said
 
 

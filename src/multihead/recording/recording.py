@@ -14,7 +14,7 @@ from ..observation.statistics.heatmap import Heat, HeatMap
 from ..observation.sweep import sweep
 from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
-from .damage import broken, lse_broken, quick
+from .damage import broken, told
 from .layer import Layer, of_head
 from .padding import received
 
@@ -170,7 +170,8 @@ class Recording:
         return real
 
     def damaged(self) -> list[str]:
-        """The layers in which a weight is not a number; `repr(rec)` tells of them too."""
+        """The layers in which a weight is not a number, or whose file does not hold what was
+        written; `repr(rec)` tells of them too."""
         return [layer.name for layer in self.layers if broken(layer)]
 
     def save(self, path) -> None:
@@ -191,10 +192,7 @@ class Recording:
             lines.append(f"  statistics: {', '.join(self.layers[0].statistics)}")
         if self.loss is not None and not bool(self.loss.isnan().all()):
             lines.append(f"  loss {float(self.loss.nanmean()):.3f} nats a token")
-        look = broken if quick(self.layers) else lse_broken  # printing must not read gigabytes
-        lost = [layer.name for layer in self.layers if look(layer)]
-        if lost:
-            lines.append(f"  not numbers: weights of {len(lost)} layers, {lost[0]} first")
+        lines += told(self.layers)
         if self.about.get("unfinished"):
             lines.append("  unfinished: these are the layers that were written")
         if len(self.texts) > 1:

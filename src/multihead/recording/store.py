@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .files import FORMAT, OnDisk
+from .files import FORMAT, DamagedError, OnDisk
 from .layer import Layer
 from .layer_file import NAME, read_layer
 from .recording import Recording
@@ -105,9 +105,8 @@ def _text_tensors(path: Path) -> dict[str, Any]:
         kind = {"real": str(tensor.dtype) == "torch.bool", "loss": tensor.is_floating_point()}
         whole = not tensor.is_floating_point() and not tensor.is_complex()
         if tensor.ndim != 2 or not kind.get(name, whole):
-            raise ValueError(
-                f"{path} is damaged ({name} is {tensor.dtype} {list(tensor.shape)}); record again."
-            )
+            raise DamagedError(path, f"{name} is {tensor.dtype} {list(tensor.shape)}")
+    tensors.check_metadata()
     return found
 
 
