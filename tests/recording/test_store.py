@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import stat
 
 import pytest
 import torch
@@ -219,3 +220,15 @@ def test_what_is_too_much_for_memory(most, recording):
     del kept
     gc.collect()
     assert not os.path.exists(folder)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_all_files_are_for_whom_the_umask_says(saved, tmp_path, umask):
+    rec, before = mh.load(saved), os.umask(umask)
+    try:
+        rec.save(tmp_path / "mine.heads")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "mine.heads").iterdir()}
+    assert modes == {0o666 & ~umask}

@@ -107,8 +107,12 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make a file beside `path`, then rename it into place."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write(partial)
+        with open(partial, "wb") as file:  # who may read it is as the umask says
+            mode = os.stat(file.fileno()).st_mode
+        write(partial)  # safetensors makes it for its owner alone
         with open(partial, "rb+") as file:
+            with contextlib.suppress(OSError):  # some systems know no such modes
+                os.chmod(partial, mode & 0o777)
             os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException as error:
