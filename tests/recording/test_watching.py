@@ -113,8 +113,9 @@ def test_what_is_no_module_is_refused():
         pass
 
 
-def test_another_thread_is_refused():
-    model, found = stack(), []
+def in_a_thread(model):
+    """Call a model where nobody listens to what is raised; what was is given back."""
+    found = []
 
     def run():
         try:
@@ -122,11 +123,41 @@ def test_another_thread_is_refused():
         except RuntimeError as error:
             found.append(str(error))
 
-    with pytest.raises(ValueError, match="no attention call"), mh.record(model):
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_another_thread_is_refused_there_and_at_the_end(also):
+    """Else the with statement would end well, with the other texts alone."""
+    model = stack()
+    with pytest.raises(RuntimeError, match="in another thread"), mh.record(model) as rec:
+        if also:
+            model(texts())
+        found = in_a_thread(model)
     assert "another thread" in found[0]
+    assert rec.layers == []
+    with mh.record(model) as rec:  # and nothing is left behind
+        model(texts())
+    assert len(rec.layers) == 2
+
+
+def test_another_thread_is_refused_by_each_hand():
+    model = stack()
+    with pytest.raises(RuntimeError, match="in another thread"), mh.ablate(model, [(0, 0)]):
+        with pytest.raises(RuntimeError, match="in another thread"), mh.record(model):
+            model(texts())
+            in_a_thread(model)
+        model(texts())
+
+
+def test_what_else_went_wrong_is_told_first():
+    model = stack()
+    with pytest.raises(KeyError, match="mine"), mh.record(model):
+        in_a_thread(model)
+        raise KeyError("mine")
 
 
 def test_another_model_in_another_thread_is_left_alone():

@@ -60,6 +60,7 @@ class Path:
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
         self._owner, self._hooks = threading.get_ident(), []
+        self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
     def __enter__(self) -> Path:
         for module in self.model.modules():
@@ -79,11 +80,8 @@ class Path:
             self._runs_again()
             return
         if threading.get_ident() != self._owner:
-            raise RuntimeError(
-                "the model runs in another thread than the one that watches it, where its calls "
-                "cannot be seen; call it in the thread of the with statement "
-                "(not through nn.DataParallel)."
-            )
+            self._elsewhere = True
+            self.refuse_other_threads()
         if not self.modules:
             self._begins()
         self.modules.append(module)
@@ -93,6 +91,18 @@ class Path:
         if not in_backward() and any(m is module for m in self.modules):
             while self.modules.pop() is not module:
                 pass
+
+    def refuse_other_threads(self) -> None:
+        """Raise where the model was called in one: there, and again where the with statement ends.
+
+        What is raised in a thread may never be heard of, and some texts would be missing.
+        """
+        if self._elsewhere:
+            raise RuntimeError(
+                "the model runs in another thread than the one that watches it, where its calls "
+                "cannot be seen; call it in the thread of the with statement "
+                "(not through nn.DataParallel)."
+            )
 
     def owns(self, module: nn.Module) -> bool:
         return id(module) in self.names

@@ -244,6 +244,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             yield shared
         finally:
             shared.hands.remove(hand)
+        shared.path.refuse_other_threads()
         return
     _check(model)
     _check_apart(model)
@@ -262,6 +263,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             yield watch
     finally:
         del _WATCHES[id(model)]
+    watch.path.refuse_other_threads()
 
 
 def _check(model: object) -> None:
