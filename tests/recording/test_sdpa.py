@@ -105,6 +105,22 @@ def test_nested_tensors_are_refused(layout):
         model(q, q, q)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["layer", "encoder", "attention"])
+@torch.no_grad()
+def test_nested_tensors_are_refused_by_the_modules_of_torch_too(kind):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    models = {
+        "layer": layer, "attention": layer.self_attn, "encoder": torch.nn.TransformerEncoder(layer, 2)
+    }  # fmt: skip
+    ragged = torch.nested.nested_tensor([made(3, 8), made(5, 8)])
+    given = [ragged] * (3 if kind == "attention" else 1)
+    model = models[kind].eval()
+    model(*given)  # alone it may
+    with pytest.raises(ValueError, match="nested tensors cannot be recorded"), mh.record(model):
+        model(*given)
+
+
 def test_scores_that_overflow_give_what_they_give():
     q, k = made(1, 2, 5, 8) * 1e30, made(1, 2, 5, 8, seed=1) * 1e30
     for options in ({}, {"is_causal": True}, {"attn_mask": torch.ones(5, 5).tril().bool()}):

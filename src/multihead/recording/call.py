@@ -104,7 +104,7 @@ def of_sdpa(args: tuple, kwargs: dict) -> Call:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     inputs = [given["query"], given["key"], given["value"]]
-    _refuse_nested(*inputs)
+    refuse_nested(*inputs)
     query, key, value, lead = _broadcast(*inputs, grouped=bool(given.get("enable_gqa")))
     extra, place = _causal_bias(given.get("attn_mask"), query.shape[-2], key.shape[-2])
     if given.get("is_causal"):
@@ -128,8 +128,8 @@ def of_sdpa(args: tuple, kwargs: dict) -> Call:
     )  # fmt: skip
 
 
-def _refuse_nested(*tensors: Tensor) -> None:
-    if any(tensor.is_nested for tensor in tensors):
+def refuse_nested(*tensors: object) -> None:
+    if any(isinstance(tensor, Tensor) and tensor.is_nested for tensor in tensors):
         raise ValueError(
             "attention over nested tensors cannot be recorded: the texts of a batch have no common "
             "length; give a padded batch and a mask instead."

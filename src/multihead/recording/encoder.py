@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .call import refuse_nested
 from .names import in_backward
 
 _DEVICES = ("cpu", "cuda", "xpu", torch._C._get_privateuse1_backend_name())
@@ -102,7 +103,13 @@ class _Attention:
         pass
 
     def hooks(self, attention: nn.Module) -> list[Any]:
-        return [attention.register_forward_hook(self.after, with_kwargs=True)]
+        return [
+            attention.register_forward_pre_hook(self.begin, with_kwargs=True),
+            attention.register_forward_hook(self.after, with_kwargs=True),
+        ]
+
+    def begin(self, attention: nn.Module, args: tuple, kwargs: dict) -> None:
+        refuse_nested(*args, *kwargs.values())  # its slow path would give a reason of its own
 
     def after(self, attention: Any, args: tuple, kwargs: dict, output: Any) -> Any:
         given = _ATTENTION.bind(attention, *args, **kwargs).arguments
