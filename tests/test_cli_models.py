@@ -52,6 +52,10 @@ def test_report_prints_its_three_parts(whole):
     assert steps[:3] == ["Loading", "Recording", "Naming"]
 
 
+def test_the_legend_fits_models_that_look_ahead_too(whole):
+    assert "distance: tokens, how far" in " ".join(whole[0].stdout.split())
+
+
 def test_report_writes_its_files(whole):
     _, out = whole
     names = {path.name for path in out.iterdir()}

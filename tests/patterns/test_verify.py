@@ -1,6 +1,7 @@
 """A cut tells whether the name holds: what speaks suffers, what only looks the part does not."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -29,6 +30,13 @@ def test_a_head_that_only_looks_the_part_does_not(verdicts):
     verdict = verdicts["duplicate token", 0, 1]
     assert not verdict.holds
     assert verdict.effect == pytest.approx(0, abs=1e-6)
+
+
+def test_what_should_stay_is_no_number_where_none_is_measured(verdicts):
+    """A previous-token head feeds the induction heads: what they miss has nothing beside it."""
+    verdict = verdicts["previous token", 0, 0]
+    assert verdict.measured == "what induction heads behind it miss"
+    assert math.isnan(verdict.untouched)
 
 
 def test_a_head_at_rest_says_nothing(verdicts):

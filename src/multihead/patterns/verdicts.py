@@ -223,7 +223,7 @@ class _Trial:
             every = mine[:, None], counts.nonzero()[:, 0]
             read[every] = looks.masses["induction"][every]
         missed = 1 - read[places].nanmean(0)
-        return _Seen(missed[~missed.isnan()], torch.zeros(1))
+        return _Seen(missed[~missed.isnan()], torch.tensor([math.nan]))  # nothing is to stay
 
     def elsewhere(self, rec: Recording, text: Text, rows: Tensor) -> tuple[Mask, float, float]:
         """The head's strongest links outside of the pattern, up to its weight; and both weights."""
