@@ -40,7 +40,7 @@ def test_many_texts():
             single.append(rec.heads()[1]["entropy"])
     single = torch.tensor(single, dtype=torch.float64)
     assert row["entropy"] == pytest.approx(float(single.mean()), rel=1e-5)
-    half = 1.96 * float(single.std()) / 3**0.5
+    half = 4.3027 * float(single.std()) / 3**0.5  # Student's, of three texts
     assert row["entropy_high"] - row["entropy"] == pytest.approx(half, rel=1e-3)
     best = corpus.examples(0, 0)
     assert len(best) == 3
@@ -64,7 +64,7 @@ def test_what_keys_receive_over_many_texts():
     torch.testing.assert_close(found, single.mean(0), rtol=1e-5, atol=0)
     assert found[0] > 0.9
     low = torch.tensor([row["received_top_share_low"] for row in rows], dtype=torch.float64)
-    torch.testing.assert_close(low, found - 1.96 * single.std(0) / 3**0.5, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(low, found - 4.3027 * single.std(0) / 3**0.5, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize(

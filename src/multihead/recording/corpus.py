@@ -45,8 +45,9 @@ class Corpus:
     def heads(self) -> list[dict[str, Any]]:
         """One dict a layer and head: `entropy`, and `entropy_low`, `entropy_high` around it.
 
-        The interval is the mean ± 1.96 standard errors over texts; NaN with one text alone. With
-        few texts it may reach beyond what is possible, below 0 for a weight: it is the mean's.
+        The interval is the mean ± t standard errors over texts, t by Student with one degree of
+        freedom less than there are texts (1.96 for many); NaN with one text alone. With few texts
+        it may reach beyond what is possible, below 0 for a weight: it is the mean's.
         `received_top_share` is the share of a text's rows that its strongest key gets, padding
         left out, as `rec.heads()` has it.
         """
@@ -171,5 +172,29 @@ def _collect(rec: Recording, first: int, count: int, strongest: dict) -> None:
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
     n = len(values)
-    error = float(values.std()) / math.sqrt(n) * 1.96 if n > 1 else math.nan
+    error = float(values.std()) / math.sqrt(n) * student(n - 1) if n > 1 else math.nan
     return float(values.mean()), error
+
+
+_FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # of 1, 2, 3 and 4 degrees of freedom
+
+
+def student(freedom: int) -> float:
+    """How many standard errors a 95 % interval reaches either way, with so many degrees of freedom.
+
+    Of few from the table; else by the normal quantile and its corrections (Abramowitz and Stegun,
+    26.7.5), to three digits and more.
+
+    >>> [round(student(n), 2) for n in (1, 4, 5, 10, 30, 10_000)]
+    [12.71, 2.78, 2.57, 2.23, 2.04, 1.96]
+    """
+    if freedom <= len(_FEW):
+        return _FEW[freedom - 1]
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / freedom**n for n, term in enumerate(terms, 1))

@@ -111,8 +111,8 @@ def _row(console: Console, line: Text, names: str) -> None:
 
 def _legend(report: Report, console: Console, more: int) -> None:
     said = (
-        "head: layer.head. entropy: nats, how widely it looks. distance: tokens, how far. peak: its "
-        "largest weight. first: its weight on the first token. All are means over rows."
+        "head: layer.head. entropy: nats, how widely it looks. distance: tokens, how far. peak: "
+        "its largest weight. first: its weight on the first token. All are means over rows."
     )
     if report.names is not None:
         said += (
