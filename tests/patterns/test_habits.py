@@ -158,3 +158,17 @@ def test_copying_counts_eigenvalues_that_turn_in_full():
 
 def test_models_without_such_weights_have_no_copying():
     assert copying(nn.Linear(2, 2)) == []
+
+
+def test_habits_of_a_model_that_hides_its_last_token():
+    """Nobody sees it, so that it passes for padding: that is told by queries and keys alone."""
+
+    class Behind(Puppet):
+        def forward(self, input_ids):
+            n = input_ids.shape[1]
+            x = torch.randn(1, 1, n, 4, generator=torch.Generator().manual_seed(1))
+            F.scaled_dot_product_attention(x, x, x, torch.ones(n, n).tril(-1).bool())
+            return super().forward(input_ids)
+
+    probed = mh.probe(Behind(("even",)), text=torch.arange(80), vocab=VOCAB, controls=False)
+    assert len(probed.habits()) == 2

@@ -93,7 +93,7 @@ class Probe:
     def habits(self) -> list[Habit]:
         """Positional, broad, sinks: the habits of every head on the probe's text, run once more."""
         ids = self.text.ids[None].to(next(self.model.parameters()).device)
-        with record(self.model, stats=STATS, keep_qk=False) as rec:
+        with record(self.model, stats=STATS) as rec:
             self.model(ids)
         return habits(rec)
 
