@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...masks import dense
 from ...observation import heatmap
+from ...patterns.cues import check_known
 from ...recording import Recording, ablate, cut, record
 from ..report import STATS, Tell, tokenise
 from .thumbs import THUMB
@@ -26,6 +27,7 @@ def make_recording(
 ) -> tuple[Recording, Guesses, dict[str, Any]]:
     """Every head on the first tokens of a text, the next words it thought of, and what it was."""
     ids, total = tokenise(tokenizer, text, tokens)
+    check_known(ids, model)
     layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     what = f"Recording {len(ids):,} tokens"
     tell(what, 0.0 if layers else None)

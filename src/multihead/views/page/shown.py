@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...patterns import FEW, Sink, sinks_in
 from ...recording import Layer, Recording
+from ...recording.padding import shares
 from .cache import Cache
 from .labels import texts_of
 from .strongest import strongest
@@ -79,9 +80,11 @@ class Shown:
     def sinks(self, layer: Layer, head: int, batch: int) -> tuple[int, ...]:
         """The keys that get more than 0.3 of every row that may see them, on average."""
         if (layer.index, batch) not in self._sinks:
-            shares = None if layer.crosses else layer.shares()
+            rows = None if layer.crosses else self.rec.real_rows(layer)
+            real = None if rows is None else rows[batch]
+            got = None if layer.crosses else shares(layer, batch, rows)
             self._sinks[layer.index, batch] = [
-                () if shares is None else _keys(sinks_in(shares[batch, h], layer, h, batch))
+                () if got is None else _keys(sinks_in(got[h], layer, h, batch, real))
                 for h in range(layer.heads)
             ]
         return self._sinks[layer.index, batch][head]
