@@ -27,7 +27,7 @@ types: $(READY) ## basedpyright
 
 pytest: $(READY) ## tests and doctests; ARGS="-k mask" to choose
 	@echo "── pytest"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 $(ARGS)  # a core each
 
 format: $(READY) ## rewrite the code as ruff likes it
 	@$(BIN)/ruff check --fix
