@@ -39,6 +39,7 @@ _TYPES = {
 }
 _FILE = re.compile(r"(vendor/)?[a-z0-9-]+\.(js|css|svg)")
 _AT_ONCE = 2  # a core each
+_NEWS = 0.05  # seconds in which it is heard of that somebody left
 _log = logging.getLogger("multihead")
 
 Answer = Callable[[Session, Request], Any]
@@ -80,7 +81,7 @@ def make_app(session: Session, token: str) -> Guard:
 
     async def record_route(request: Request) -> Response:
         text, tokens = text_asked(await request.body())
-        lines = _recorded(session, model, text, tokens)
+        lines = _recorded(request, session, model, text, tokens)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def export_route(request: Request) -> Response:
@@ -163,10 +164,22 @@ async def _work(
     request: Request, limit: CapacityLimiter | asyncio.Lock, work: Callable[[], Any]
 ) -> Any:
     """The result of some work in a thread; None where nobody waits for it any more."""
+    waits = isinstance(limit, asyncio.Lock) and limit.locked()
     async with limit:
-        if await request.is_disconnected():
+        if await _has_left(request, waits):
             return None
         return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+async def _has_left(request: Request, waited: bool) -> bool:
+    """Whether nobody waits for an answer any more.
+
+    Several who leave together are heard of one by one, and the first to go gives its turn to the
+    next: who waited for the model looks round once more before a run of seconds begins.
+    """
+    if waited:
+        await asyncio.sleep(_NEWS)
+    return await request.is_disconnected()
 
 
 def _gone() -> Response:
@@ -205,7 +218,7 @@ class _LeftError(Exception):
 
 
 async def _recorded(
-    session: Session, model: asyncio.Lock, text: str, tokens: int
+    request: Request, session: Session, model: asyncio.Lock, text: str, tokens: int
 ) -> AsyncIterator[bytes]:
     """Lines of JSON while a text is recorded: how far it is, then the id, or what went wrong."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any]]()
@@ -232,7 +245,10 @@ async def _recorded(
             last = {"error": "the recording went wrong; the terminal says more."}
         say(last)
 
+    waits = model.locked()
     async with model:  # waits in line; one who leaves the line is never begun
+        if await _has_left(request, waits):
+            return
         threading.Thread(target=work, daemon=True).start()
         try:
             said: dict[str, Any] = {}
