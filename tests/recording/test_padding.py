@@ -49,7 +49,7 @@ def test_the_table_of_heads(name, side):
     moved = EMPTY if side == "left" else 0
     for one, other in zip(alone.heads(), among.heads(), strict=True):
         assert other["received_top"] == one["received_top"] + moved
-        for key in ("entropy", "distance", "peak", "received_top_share"):
+        for key in ("entropy", "distance", "peak", "first", "received_top_share"):
             assert other[key] == pytest.approx(one[key], abs=1e-4)
 
 
@@ -140,3 +140,54 @@ def test_what_padding_gave_is_not_told_by_statistics_alone():
     assert not {"received_top", "received_top_share"} & among.heads()[0].keys()
     with pytest.raises(ValueError, match="text 0 is padded, .* record with keep_qk=True"):
         mh.habits(among)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("told", [True, False], ids=["both padded", "the source alone"])
+@torch.no_grad()
+def test_an_encoder_and_its_decoder_have_padding_of_their_own(name, told, tmp_path):
+    """Also where their lengths are the same, so that one mask would fit the other's rows."""
+    model, random = lively(name), torch.Generator().manual_seed(4)
+    source, text = torch.randint(2, VOCABULARY, (2, 1, 9), generator=random)
+    given = {"input_ids": source, "decoder_input_ids": text}
+    mask = (torch.arange(9) < 5).long()[None]
+    padded = {**given, "attention_mask": mask}
+    if told:
+        padded["decoder_attention_mask"] = (torch.arange(9) < 7).long()[None]
+    with mh.record(model) as alone:
+        model(input_ids=source[:, :5], decoder_input_ids=text[:, :7] if told else text)
+    with mh.record(model) as among:
+        model(**padded)
+    among.save(tmp_path / "run.heads")
+    for rec in (among, mh.load(tmp_path / "run.heads")):
+        for one, other in zip(alone.heads(), rec.heads(), strict=True):
+            for key in ("entropy", "peak", "received_top"):
+                assert other[key] == pytest.approx(one[key], abs=1e-4), (one["name"], key)
+
+
+def test_a_mask_by_which_no_token_sees_itself_hides_no_padding():
+    class Strict(torch.nn.Module):
+        def forward(self, x):
+            mask = torch.ones(6, 6, dtype=torch.bool).tril(-1)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    torch.manual_seed(0)
+    with mh.record(model := Strict()) as rec:
+        model(torch.randn(1, 2, 6, 8))
+    assert rec.real is None
+    seen = rec[0]["entropy"][0, 0, 1:].mean()  # all rows but the first, which sees nothing
+    assert rec.heads()[0]["entropy"] == pytest.approx(float(seen))
+
+
+@torch.no_grad()
+def test_padding_of_a_source_is_not_laid_on_a_decoder_that_looks_at_itself():
+    torch.manual_seed(0)
+    model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
+    source, text = torch.randn(2, 1, 6, 8)
+    with mh.record(model) as alone:
+        model(source[:, :4], text)
+    with mh.record(model) as among:
+        model(source, text, src_key_padding_mask=(torch.arange(6) >= 4)[None])
+    for one, other in zip(alone.heads(), among.heads(), strict=True):
+        if one["name"] == "decoder.layers.0.self_attn":
+            assert other["entropy"] == pytest.approx(one["entropy"], abs=1e-4), one["name"]

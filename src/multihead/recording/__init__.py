@@ -24,7 +24,7 @@ from .growing import Growing
 from .inputs import Inputs
 from .keeping import give_back_holes
 from .layer import Layer
-from .padding import real_of_layer
+from .padding import real_of_layers
 from .recorder import Recorder
 from .recording import Recording, decode
 from .store import load
@@ -188,8 +188,12 @@ class _Run:
             self._settled += growing.bytes
         self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
         self._text.ids, self._text.real, self._text.loss = self.inputs.text()
-        if self._text.real is None:
-            self._text.real = next((r for r in map(real_of_layer, layers) if r is not None), None)
+        encoder = self.inputs.encoder
+        if self._text.real is None and encoder is None:
+            self._text.real = real_of_layers(layers)
+        if encoder is not None:  # its layers read another text, which has padding of its own
+            self._text.about["encoder"] = encoder
+            self._text.source_real = self.inputs.source_padding
         if not self.inputs.losses.masked and self._sees_ahead():
             self._text.loss = None  # a model that sees the next token does not foretell it
         if any(chunk.version for one in layers if not one.crosses for chunk in one.chunks):

@@ -139,7 +139,7 @@ def _row_mean(rec: Recording, key: str) -> Tensor:
     columns = []
     for layer in rec.layers:
         counted = rec.counted(layer)
-        value = layer[key]
+        value = rec.of_rows(layer, key)
         value = value if value.ndim == 3 else value.mean(-1)
         total = value.masked_fill(~counted, 0).sum(2)
         columns.append((total / counted.sum(2).clamp(min=1)).double())

@@ -26,6 +26,7 @@ class Inputs:
         self.losses = Losses()
         self.padding: Tensor | None = None
         self.source: Tensor | None = None  # what an encoder read, where it is told apart
+        self.source_padding: Tensor | None = None
         self.given: dict[str, list[int]] = {}  # sizes of what is no text: images and sounds
         config = getattr(model, "config", None)
         has_both = hasattr(model, "get_encoder") and hasattr(model, "get_decoder")
@@ -50,7 +51,8 @@ class Inputs:
 
     def new_text(self) -> None:
         self.ids, self.losses, self.padding = [], Losses(), None
-        self.source, self.given = None, {}
+        self.source = self.source_padding = None
+        self.given = {}
 
     @property
     def encoder(self) -> str | None:
@@ -65,6 +67,9 @@ class Inputs:
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and _looks_like_ids(ids) and not in_backward():
             self.source = ids.detach().cpu()
+        mask = given.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim == 2 and not in_backward():
+            self.source_padding = mask.detach().bool().cpu()
         self._note_sizes(given)
 
     def _at_decoder(self, module: nn.Module, args: tuple, kwargs: dict) -> None:

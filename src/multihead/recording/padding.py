@@ -20,15 +20,20 @@ _STRIP = 64  # rows at a time
 def unpadded(mask: Mask | None, batch: int, tokens: int, offset: int | Tensor) -> Tensor | None:
     """Which tokens of a text that looks at itself some row may see, (batch, token).
 
-    Those that nobody sees are padding. None where all are seen: of a rule without data they are.
+    Those that nobody sees are padding. None where all are seen: of a rule without data they are;
+    and where tokens do not see themselves, for such a mask hides more than padding.
     """
     if mask is None or not (data := written(mask)[1]):
         return None
     every = torch.arange(tokens, device=data[0].device)
-    seen = torch.zeros(batch, tokens, dtype=torch.bool, device=data[0].device)
+    seen, own = (
+        torch.zeros(batch, tokens, dtype=torch.bool, device=data[0].device) for _ in range(2)
+    )
     for rows in every.split(512):
-        seen |= mask.allows(rows, every, offset).any(2).any(1)
-    return None if bool(seen.all()) else seen
+        links = mask.allows(rows, every, offset).any(1).expand(batch, len(rows), tokens)
+        seen |= links.any(1)
+        own[:, rows] = links[:, torch.arange(len(rows)), rows]
+    return None if bool(seen.all()) or not bool((own | ~seen).all()) else seen
 
 
 def real_of_layer(layer: Layer) -> Tensor | None:
@@ -37,6 +42,15 @@ def real_of_layer(layer: Layer) -> Tensor | None:
         return None
     asked = layer.asked(0)
     return unpadded(asked["mask"], layer.batch, layer.keys, asked["offset"])
+
+
+def real_of_layers(layers: list[Layer]) -> Tensor | None:
+    """The same of a model, where all layers in which a text looks at itself tell the same."""
+    told = [real_of_layer(layer) for layer in layers if not layer.crosses]
+    first = told[0] if told else None
+    if first is None or not all(one is not None and torch.equal(one, first) for one in told):
+        return None
+    return first
 
 
 def real_of_call(call: Call) -> Tensor | None:
@@ -80,6 +94,27 @@ def received(layer: Layer, real: Tensor | None) -> Tensor | None:
     if real is None:
         return layer["received"]
     return (layer["received"] - given_by(layer, ~real)).clamp(min=0) if layer.has_qk else None
+
+
+def on_first(layer: Layer, found: Tensor, real: Tensor | None) -> Tensor:
+    """The weight on the first token, (batch, heads, row), of one on key 0: of texts padded in front
+    that is padding, and their own first token stands further on.
+    """
+    starts = [] if real is None or layer.crosses or not layer.has_qk else real.int().argmax(1)
+    moved, first = found.clone() if len(starts) else found, 0
+    for i, chunk in enumerate(layer.chunks if len(starts) else ()):
+        query, key = layer.qk(i)
+        lse, rows = layer.tensors[f"{i}.lse"], slice(first, first + chunk.rows)
+        for batch, start in enumerate(int(start) for start in starts):
+            text = slice(batch, batch + 1)
+            if not 0 < start < chunk.keys:
+                continue
+            given = of_text(layer.asked(i), batch)
+            tile = weights(query[text], key[text], keys=[0, start], lse=lse[text], **given)[0]
+            if torch.allclose(tile[..., 0], found[batch, :, rows], atol=1e-3):  # what it says it is
+                moved[batch, :, rows] = tile[..., 1]
+        first += chunk.rows
+    return moved
 
 
 def shares(layer: Layer, batch: int, real: Tensor | None) -> Tensor | None:

@@ -16,7 +16,7 @@ from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
 from .damage import broken, told
 from .layer import Layer, of_head
-from .padding import received
+from .padding import on_first, received
 
 
 @dataclasses.dataclass
@@ -35,6 +35,7 @@ class Recording:
     loss: Tensor | None = None  # (batch, token): −ln p of each token given those before; else NaN
     words: list[list[str]] | None = None  # the tokens as text, where a tokenizer was given
     source_ids: Tensor | None = None  # (batch, token) of the text that an encoder read
+    source_real: Tensor | None = None  # (batch, token): False where that was padded
     source_words: list[list[str]] | None = None
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     more: list[Recording] = dataclasses.field(default_factory=list, repr=False)  # texts after it
@@ -143,7 +144,7 @@ class Recording:
             texts = slice(None) if batch is None else slice(batch, batch + 1)
             counted = self.counted(layer)[texts]
             means = {
-                key: _mean(layer[key][texts], counted)
+                key: _mean(self.of_rows(layer, key)[texts], counted)
                 for key, kind in layer.kinds.items()
                 if kind == "row"
             }
@@ -157,6 +158,11 @@ class Recording:
                 found.append(row | {key: value[head].item() for key, value in means.items()})
         return found
 
+    def of_rows(self, layer: Layer, key: str) -> Tensor:
+        """A statistic of rows; `first` is of the first token that is no padding."""
+        found = layer[key]
+        return on_first(layer, found, self.real_rows(layer)) if key == "first" else found
+
     def counted(self, layer: Layer) -> Tensor:
         """The rows that count, (batch, heads, row): they saw something, and are no padding."""
         counted, real = layer.lse != -torch.inf, self.real_rows(layer)
@@ -164,7 +170,9 @@ class Recording:
 
     def real_rows(self, layer: Layer) -> Tensor | None:
         """Which rows of a layer are no padding, (batch, row); None where all are, or may be."""
-        real = self.real
+        encoder = self.about.get("encoder")
+        reads = encoder is not None and f"{layer.name}.".startswith(f"{encoder}.")
+        real = self.source_real if reads else self.real
         if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
             return None
         return real

@@ -26,7 +26,7 @@ from .layer_file import NAME, write_layer
 if TYPE_CHECKING:
     from .recording import Recording
 
-TEXT_TENSORS = ("ids", "real", "loss", "source_ids")
+TEXT_TENSORS = ("ids", "real", "loss", "source_ids", "source_real")
 _OURS = re.compile(rf"meta\.json|{NAME.pattern}|\.(?:meta\.json|{NAME.pattern})\.\d+\.partial")
 
 

@@ -102,7 +102,8 @@ def _text_tensors(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a part of a recording; give the folder that save wrote.")
     found = {name: tensors[name] for name in TEXT_TENSORS if name in tensors}
     for name, tensor in found.items():
-        kind = {"real": str(tensor.dtype) == "torch.bool", "loss": tensor.is_floating_point()}
+        bits = str(tensor.dtype) == "torch.bool"
+        kind = {"real": bits, "source_real": bits, "loss": tensor.is_floating_point()}
         whole = not tensor.is_floating_point() and not tensor.is_complex()
         if tensor.ndim != 2 or not kind.get(name, whole):
             raise DamagedError(path, f"{name} is {tensor.dtype} {list(tensor.shape)}")

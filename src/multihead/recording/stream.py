@@ -52,7 +52,14 @@ class Stream:
             ids, real, _loss = (
                 self._inputs.text()
             )  # whether losses mean something is told at the end
-            told = Recording([], "", ids=ids, real=real, source_ids=self._inputs.source)
+            told = Recording(
+                [],
+                "",
+                ids=ids,
+                real=real,
+                source_ids=self._inputs.source,
+                source_real=self._inputs.source_padding,
+            )
             self._saving.write_text(self._text, told)
         self._open = None
 

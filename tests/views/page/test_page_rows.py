@@ -50,6 +50,35 @@ def test_the_table_is_of_one_text(padded):
     )
 
 
+def test_shares_and_columns_leave_padding_out(padded):
+    from multihead.views.page.tiles import Map
+
+    session, rec, _ = padded
+    shown = session.of(next(iter(session.shown)))
+    for head in range(rec.layers[1].heads):
+        whole = rec.weights(1, head, batch=1)[:SHORT]
+        which = Map(1, head, 1)
+        assert shown.share_on(which, (0, 3)) == pytest.approx(
+            float(whole[:, [0, 3]].sum() / SHORT), abs=1e-3
+        )
+        moved = rec.weights(1, head, batch=1, by="norm")[:SHORT].sum() / SHORT
+        assert shown.head(which)["moves"][head] == pytest.approx(float(moved), rel=1e-3)
+        told = shown.column(which, 0)["weights"]
+        assert told[:SHORT] == pytest.approx(whole[:, 0].tolist(), abs=1e-4)
+        assert not any(told[SHORT:])
+
+
+def test_the_model_is_in_sight_beside_every_choice(new_page, padded):
+    session, _, address = padded
+    page = new_page()
+    page.set_viewport_size({"width": 1280, "height": 720})
+    look(page, address, rec=next(iter(session.shown)), batch=1)
+    cut_off = page.locator(".about b").evaluate("(b) => b.scrollWidth > b.clientWidth + 1")
+    box = page.locator(".about").bounding_box()
+    assert not cut_off
+    assert box["x"] + box["width"] <= 1280
+
+
 def test_every_view_and_every_export_is_of_the_text_that_is_shown(new_page, padded, tmp_path):
     session, rec, address = padded
     number = next(iter(session.shown))

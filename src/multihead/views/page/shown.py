@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...patterns import FEW, Sink, sinks_in
 from ...recording import Layer, Recording
-from ...recording.padding import shares
+from ...recording.padding import received, shares
 from .cache import Cache
 from .labels import texts_of
 from .strongest import strongest
@@ -33,6 +33,7 @@ class Shown:
         self.uncut: dict[int, list[list[tuple[str, float]]]] = {}  # the same, worked out later
         self._heads: dict[int, list[dict[str, Any]]] = {}  # by text
         self._sinks: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # by layer and text
+        self._got: dict[int, tuple[Tensor | None, Tensor]] = {}  # what keys receive, by layer
         self._thumbs: dict[int, bytes] = {}
 
     # ── the whole
@@ -89,23 +90,29 @@ class Shown:
             ]
         return self._sinks[layer.index, batch][head]
 
-    def _no_sinks(self, layer: Layer) -> str:
+    def _no_sinks(self, layer: Layer, batch: int) -> str:
         """Why sinks are not told, where they cannot be."""
         if layer.crosses:
             return ""
-        if layer.keys < FEW:
+        real = self.rec.real_rows(layer)
+        if (layer.keys if real is None else int(real[batch].sum())) < FEW:
             return f"sinks are not told of fewer than {FEW} tokens"
         known = {"received", "received_mean"} & layer.kinds.keys()
         return "" if known else "sinks are not known: what keys receive was not recorded"
 
     def share_on(self, which: Map, keys: tuple[int, ...]) -> float | int | None:
         """What share of all weight lies on these keys; 0 where it was not recorded."""
-        layer = self.layer(which)
-        if not keys or layer.kinds.get("received") != "key":
+        (got, rows), at = self._received(self.layer(which)), (which.batch, which.head)
+        if not keys or got is None:
             return 0.0
-        rows = int((layer.lse[which.batch, which.head] != -math.inf).sum())
-        received = layer["received"][which.batch, which.head, list(keys)]
-        return _number(float(received.sum()) / max(1, rows), 4)
+        return _number(float(got[at][list(keys)].sum() / rows[at]), 4)
+
+    def _received(self, layer: Layer) -> tuple[Tensor | None, Tensor]:
+        """What keys get, and from how many rows, (batch, heads): of rows that are no padding."""
+        if layer.index not in self._got:
+            got = received(layer, self.rec.real_rows(layer))
+            self._got[layer.index] = (got, self.rec.counted(layer).sum(-1).clamp(min=1))
+        return self._got[layer.index]
 
     def thumbs(self, batch: int = 0) -> bytes:
         """The largest weight in each cell of every head, a byte each: 255 is 1, four decades down.
@@ -127,7 +134,7 @@ class Shown:
         return {
             "layer": which.layer, "head": which.head, "name": layer.name,
             "strips": {key: numbers(layer[key][pick], 5) for key in strips if key in layer.kinds},
-            "sinks": list(keys), "no_sinks": self._no_sinks(layer),
+            "sinks": list(keys), "no_sinks": self._no_sinks(layer, which.batch),
             "hidden": self.share_on(which, keys),
             "norm_found": layer.output_norm() is not None,
             "moves": self._moves(layer, which.batch),
@@ -138,14 +145,11 @@ class Shown:
 
     def _moves(self, layer: Layer, batch: int) -> list[float | None] | None:
         """Σⱼ p‖v W_O‖ of a row of each head, on average: what of it reaches the output at most."""
-        norms = layer.output_norm()
-        if norms is None or layer.kinds.get("received") != "key":
+        norms, (got, rows) = layer.output_norm(), self._received(layer)
+        if norms is None or got is None:
             return None
-        rows = (layer.lse[batch] != -math.inf).sum(-1).clamp(min=1)  # (heads,)
-        received = layer["received"][batch]
-        n = min(received.shape[-1], norms.shape[-1])
-        total = (received[:, :n] * norms[batch][:, :n]).sum(-1) / rows
-        return numbers(total, 5)
+        n = min(got.shape[-1], norms.shape[-1])
+        return numbers((got[batch, :, :n] * norms[batch][:, :n]).sum(-1) / rows[batch], 5)
 
     def range(self, which: Map) -> dict[str, dict[str, float]]:
         """The largest number shown at every factor, for each way of pooling."""
@@ -196,6 +200,8 @@ class Shown:
         weights = self.rec.weights(
             which.layer, which.head, None, slice(key, key + 1), by=_by(which), batch=which.batch
         )[:, 0]
+        if (real := self.rec.real_rows(layer)) is not None:  # nobody asks for rows of padding
+            weights = weights.masked_fill(~real[which.batch], 0.0)
         return {"key": key, **_links(weights), **self._about_token(key, which, side=1)}
 
     def _about_token(self, place: int, which: Map, side: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ function read() {
 /** An address may be old, or of another hand: what makes no sense in it is left out. */
 function sensible(key, text) {
   if (CHOICES[key]) return CHOICES[key].includes(text);
-  if (key === "lock") return Number(text) > 0;
+  if (key === "lock") return Number.isFinite(Number(text)) && Number(text) > 0;
   if (["layer", "head", "batch"].includes(key)) return /^\d{1,6}$/.test(text);
   return typeof DEFAULTS[key] !== "number" || Number.isFinite(Number(text)) && Number(text) >= 0;
 }
