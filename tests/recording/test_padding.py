@@ -191,3 +191,25 @@ def test_padding_of_a_source_is_not_laid_on_a_decoder_that_looks_at_itself():
     for one, other in zip(alone.heads(), among.heads(), strict=True):
         if one["name"] == "decoder.layers.0.self_attn":
             assert other["entropy"] == pytest.approx(one["entropy"], abs=1e-4), one["name"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_recording_that_was_cut_inside_its_first_pass_knows_its_padding(side, tmp_path):
+    model, (_, padded) = lively("llama"), alone_and_padded(side)
+    with torch.no_grad(), mh.record(model) as whole:
+        model(**padded)
+    last = model.model.layers[-1]
+    stop = last.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        torch.no_grad(),
+        mh.record(model, to=tmp_path / "run.heads"),
+    ):
+        model(**padded)
+    stop.remove()
+    cut = mh.load(tmp_path / "run.heads")
+    assert cut.ids is None
+    assert cut.layers
+    for one, other in zip(whole.heads(), cut.heads(), strict=False):
+        for key in ("entropy", "distance", "first", "received_top_share"):
+            assert other[key] == pytest.approx(one[key], abs=1e-4)

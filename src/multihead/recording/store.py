@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .files import FORMAT, DamagedError, OnDisk
 from .layer import Layer
 from .layer_file import NAME, read_layer
+from .padding import real_of_layers
 from .recording import Recording
 from .saving import TEXT_TENSORS, folder_of
 
@@ -141,6 +142,10 @@ def _unfinished(folder: Path) -> list[Recording]:
                 tensors = _text_tensors(_inside(folder, name))
             except ValueError as error:
                 left_out[name] = str(error)
+        if "real" not in tensors and (real := real_of_layers(layers)) is not None:
+            tensors["real"] = (
+                real  # cut inside the first pass: masks know what the text did not say
+            )
         read.append(Recording(layers, own[0].model, about={"unfinished": True}, **tensors))
     if left_out:
         read[0].about["left_out"] = sorted(left_out)
