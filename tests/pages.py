@@ -140,7 +140,9 @@ def until(page, holds: str, arg=None) -> None:
 def redrawn(page, holds: str, arg=None, nth: int = 0) -> None:
     """Wait until a map shows what is asked for (`m` is the map), and all of it."""
     until(
-        page, f"((m) => {holds})(document.querySelectorAll('.mapbox canvas')[{nth}].headMap)", arg
+        page,
+        f"((m) => m?.shown && {holds})(document.querySelectorAll('.mapbox canvas')[{nth}]?.headMap)",
+        arg,
     )
     page.wait_for_function(READY)
 
