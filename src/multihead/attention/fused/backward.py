@@ -30,6 +30,7 @@ from .tile import (
     load_rows,
     lse_of_rows,
     rows_of_keys,
+    tile_at,
     where_and_how_long,
 )
 
@@ -94,28 +95,19 @@ def query_kernel(
         g_distance = tl.load(distance_at + at, mask=shown, other=0.0)
     dq = tl.zeros([ROWS, DIM], tl.float32)
     low, plain_low, plain_high, high = keys_of(first, last, left, right, length, KEYS)
-    for start in tl.range(plain_low, plain_high, KEYS):
-        k = load_rows(k_at, batch, kv_head, start, KEYS, DIM)
-        v = load_rows(v_at, batch, kv_head, start, KEYS, VALUE_DIM)
-        here = (start + tl.arange(0, KEYS))[None, :]
-        _, ds = pull(
-            tl.dot(q, k.T), tl.dot(do, v.T), here - place, here, lse2, back, g_entropy, g_distance,
-            masses_at, bands_at, at, every, shown, left, right, length, scale, cap,
-            False, CAP, ENTROPY, DISTANCE, MASSES,
-        )  # fmt: skip
-        dq = tl.dot(ds.to(k.dtype), k, dq)
     before, after = careful_tiles(low, plain_low, plain_high, high, KEYS)
-    for tile in tl.range(0, after, KEYS):
-        start = tl.where(tile >= before, plain_high + tile - before, low + tile)
-        k = load_rows(k_at, batch, kv_head, start, KEYS, DIM)
-        v = load_rows(v_at, batch, kv_head, start, KEYS, VALUE_DIM)
-        here = (start + tl.arange(0, KEYS))[None, :]
-        _, ds = pull(
-            tl.dot(q, k.T), tl.dot(do, v.T), here - place, here, lse2, back, g_entropy, g_distance,
-            masses_at, bands_at, at, every, shown, left, right, length, scale, cap,
-            True, CAP, ENTROPY, DISTANCE, MASSES,
-        )  # fmt: skip
-        dq = tl.dot(ds.to(k.dtype), k, dq)
+    for CAREFUL in tl.static_range(2):
+        for tile in tl.range(0, after if CAREFUL else plain_high - plain_low, KEYS):
+            start = tile_at(tile, low, plain_low, plain_high, before, CAREFUL)
+            k = load_rows(k_at, batch, kv_head, start, KEYS, DIM)
+            v = load_rows(v_at, batch, kv_head, start, KEYS, VALUE_DIM)
+            here = (start + tl.arange(0, KEYS))[None, :]
+            _, ds = pull(
+                tl.dot(q, k.T), tl.dot(do, v.T), here - place, here, lse2, back,
+                g_entropy, g_distance, masses_at, bands_at, at, every, shown, left, right, length,
+                scale, cap, CAREFUL, CAP, ENTROPY, DISTANCE, MASSES,
+            )  # fmt: skip
+            dq = tl.dot(ds.to(k.dtype), k, dq)
     dq_at.store(
         [batch, head, block * ROWS, 0], (dq * plain_scale).to(q.dtype).reshape(1, 1, ROWS, DIM)
     )
@@ -149,21 +141,15 @@ def key_kernel(
     before, after = careful_tiles(low, plain_low, plain_high, high, ROWS)
     for member in tl.range(0, group):  # every query head that reads this key head
         head = kv_head * group + member
-        for start in tl.range(plain_low, plain_high, ROWS):
-            dk, dv = _add_rows(
-                dk, dv, k, v, q_at, do_at, lse_at, back_at, entropy_at, distance_at, masses_at,
-                bands_at, batch, head, heads, start, here, queries, every,
-                left, right, length, offset, scale, cap,
-                False, CAP, ENTROPY, DISTANCE, MASSES, ROWS, DIM, VALUE_DIM,
-            )  # fmt: skip
-        for tile in tl.range(0, after, ROWS):
-            start = tl.where(tile >= before, plain_high + tile - before, low + tile)
-            dk, dv = _add_rows(
-                dk, dv, k, v, q_at, do_at, lse_at, back_at, entropy_at, distance_at, masses_at,
-                bands_at, batch, head, heads, start, here, queries, every,
-                left, right, length, offset, scale, cap,
-                True, CAP, ENTROPY, DISTANCE, MASSES, ROWS, DIM, VALUE_DIM,
-            )  # fmt: skip
+        for CAREFUL in tl.static_range(2):
+            for tile in tl.range(0, after if CAREFUL else plain_high - plain_low, ROWS):
+                start = tile_at(tile, low, plain_low, plain_high, before, CAREFUL)
+                dk, dv = _add_rows(
+                    dk, dv, k, v, q_at, do_at, lse_at, back_at, entropy_at, distance_at, masses_at,
+                    bands_at, batch, head, heads, start, here, queries, every,
+                    left, right, length, offset, scale, cap,
+                    CAREFUL, CAP, ENTROPY, DISTANCE, MASSES, ROWS, DIM, VALUE_DIM,
+                )  # fmt: skip
     dk = (dk * plain_scale).to(k.dtype)
     dk_at.store([batch, kv_head, first, 0], dk.reshape(1, 1, KEYS, DIM))
     dv_at.store([batch, kv_head, first, 0], dv.to(v.dtype).reshape(1, 1, KEYS, VALUE_DIM))

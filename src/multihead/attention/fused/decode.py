@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .forward import step, tell
+from .forward import nothing_yet, step, tell
 from .tile import LN2, NEVER, NUMBERS, where_and_how_long
 
 
@@ -44,12 +44,7 @@ def share_kernel(
     low = tl.maximum(tl.maximum(offset - left, 0), share * per_share) // KEYS * KEYS
     low = tl.maximum(low, share * per_share)
     high = tl.minimum(tl.minimum(offset + queries + right, length), (share + 1) * per_share)
-    m = tl.full([ROWS], NEVER, tl.float32)
-    weight = tl.zeros([ROWS], tl.float32)
-    ex = tl.zeros([ROWS], tl.float32)
-    far = tl.zeros([ROWS], tl.float32)
-    best = tl.full([ROWS], -1, tl.int32)
-    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
+    out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
     for start in tl.range(low, high, KEYS):
         out, m, weight, ex, far, best = step(
             out, m, weight, ex, far, best, q, k_at, v_at, batch, kv_head, start, place,
@@ -84,12 +79,7 @@ def merge_kernel(
     real = row < total
     column = tl.arange(0, VALUE_DIM)
     written = real[:, None] & (column < value_dim)[None, :]
-    m = tl.full([ROWS], NEVER, tl.float32)
-    weight = tl.zeros([ROWS], tl.float32)
-    ex = tl.zeros([ROWS], tl.float32)
-    far = tl.zeros([ROWS], tl.float32)
-    best = tl.full([ROWS], -1, tl.int32)
-    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
+    out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
     every = shares * total
     for share in tl.range(0, shares):
         at = share * total + row

@@ -35,6 +35,14 @@ from .tile import (
 
 
 @triton.jit
+def nothing_yet(ROWS: tl.constexpr, VALUE_DIM: tl.constexpr):
+    """What a row carries before its first key: out, m, weight, ex, far, best."""
+    zeros = tl.zeros([ROWS], tl.float32)
+    m, best = tl.full([ROWS], NEVER, tl.float32), tl.full([ROWS], -1, tl.int32)
+    return tl.zeros([ROWS, VALUE_DIM], tl.float32), m, zeros, zeros, zeros, best
+
+
+@triton.jit
 def step(
     out, m, weight, ex, far, best,
     q, k_at, v_at, batch, kv_head, start, place, left, right, length, scale, cap, side,
@@ -143,12 +151,7 @@ def forward_kernel(
     crossing = cross_high - cross_low
 
     q = load_rows(q_at, batch, head, block * ROWS, ROWS, DIM)
-    m = tl.full([ROWS], NEVER, tl.float32)
-    weight = tl.zeros([ROWS], tl.float32)
-    ex = tl.zeros([ROWS], tl.float32)
-    far = tl.zeros([ROWS], tl.float32)
-    best = tl.full([ROWS], -1, tl.int32)
-    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
+    out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
     for start in tl.range(plain_low, plain_high - crossing, KEYS):
         side, here = 1.0, start
         if DISTANCE and not ONE_SIDED:

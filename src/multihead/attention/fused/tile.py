@@ -98,6 +98,14 @@ def careful_tiles(low, plain_low, plain_high, high, STEP: tl.constexpr):
 
 
 @triton.jit
+def tile_at(reached, low, plain_low, plain_high, before, CAREFUL: tl.constexpr):
+    """Where a tile starts, of the plain ones or of those that are looked at with care."""
+    if CAREFUL:
+        return tl.where(reached >= before, plain_high + reached - before, low + reached)
+    return plain_low + reached
+
+
+@triton.jit
 def lse_of_rows(lse_at, at, written):
     """log₂ of what a row's weights divide by; +inf where it has none, so that they are 0."""
     lse = tl.load(lse_at + at, mask=written, other=float("-inf"))

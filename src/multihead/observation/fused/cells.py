@@ -140,20 +140,14 @@ def cells_kernel(
         middle = tl.minimum(tl.maximum(middle, low), high)
     total = tl.zeros([SIDE, SIDE], tl.float32)
     largest = tl.zeros([SIDE, SIDE], tl.float32)
-    for step in tl.range(low, middle):
-        total, largest = _one_tile(
-            total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at,
-            key_edges_at, q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head, queries,
-            keys, left, right, length, offset, scale, cap,
-            False, CAP, EVEN, HEIGHT, WIDTH, SIDE, DOWN, ACROSS, DIM,
-        )  # fmt: skip
-    for step in tl.range(middle, high):
-        total, largest = _one_tile(
-            total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at,
-            key_edges_at, q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head, queries,
-            keys, left, right, length, offset, scale, cap,
-            True, CAP, EVEN, HEIGHT, WIDTH, SIDE, DOWN, ACROSS, DIM,
-        )  # fmt: skip
+    for CAREFUL in tl.static_range(2):
+        for step in tl.range(middle if CAREFUL else low, high if CAREFUL else middle):
+            total, largest = _one_tile(
+                total, largest, step, q_at, k_at, lse_at, sum_at, largest_at, row_edges_at,
+                key_edges_at, q_row, k_row, dim, cells, cell_row, batch, head, heads, kv_head,
+                queries, keys, left, right, length, offset, scale, cap,
+                CAREFUL, CAP, EVEN, HEIGHT, WIDTH, SIDE, DOWN, ACROSS, DIM,
+            )  # fmt: skip
 
 
 def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from ...attention.fused.tile import (
     load_rows,
     lse_of_rows,
     rows_of_keys,
+    tile_at,
     where_and_how_long,
 )
 
@@ -66,18 +67,14 @@ def received_kernel(
     )
     k = load_rows(k_at, batch, head // group, first, KEYS, DIM)
     total = tl.zeros([KEYS], tl.float32)
-    for start in tl.range(plain_low, plain_high, ROWS):
-        total = _add_rows(
-            total, k, q_at, lse_at, batch, head, heads, start, here, queries,
-            left, right, length, offset, scale, cap, False, CAP, ROWS, DIM,
-        )  # fmt: skip
     before, after = careful_tiles(low, plain_low, plain_high, high, ROWS)
-    for tile in tl.range(0, after, ROWS):
-        start = tl.where(tile >= before, plain_high + tile - before, low + tile)
-        total = _add_rows(
-            total, k, q_at, lse_at, batch, head, heads, start, here, queries,
-            left, right, length, offset, scale, cap, True, CAP, ROWS, DIM,
-        )  # fmt: skip
+    for CAREFUL in tl.static_range(2):
+        for tile in tl.range(0, after if CAREFUL else plain_high - plain_low, ROWS):
+            start = tile_at(tile, low, plain_low, plain_high, before, CAREFUL)
+            total = _add_rows(
+                total, k, q_at, lse_at, batch, head, heads, start, here, queries,
+                left, right, length, offset, scale, cap, CAREFUL, CAP, ROWS, DIM,
+            )  # fmt: skip
     at = (batch * heads + head).to(tl.int64) * keys + here
     tl.store(received_at + at, total, mask=here < keys)
 
