@@ -140,7 +140,7 @@ def gpu(body: dict) -> str:
         (
             f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}",
             "causal" if r["causal"] else "full", *(_gpu(r, n) for n in _FORWARD),
-            _bold(r["observing"] / r["best"]),
+            _bold(r["observing"] / r["best"]), *(f"{r[n] / r['plain']:.2f}" for n in _SWEEPS),
         )
         for r in body["forward"]
     ]  # fmt: skip
@@ -161,7 +161,7 @@ def gpu(body: dict) -> str:
     ours = "`attend` | our kernel, plain | observing"
     heads = (
         "batch, heads, tokens, dim | | flash | cuDNN | efficient | flex | eager with entropy | "
-        f"{ours} | observing, of the fastest SDPA",
+        f"{ours} | observing, of the fastest SDPA | `received`, of our plain | map, of our plain",
         "forward and backward: tokens, dim | | flash | cuDNN | eager with entropy | "
         f"{ours}, with a gradient for the entropy",
         "decoding, 32 heads on 8: batch | tokens | flash | cuDNN | our kernel, plain | observing",
@@ -172,6 +172,7 @@ def gpu(body: dict) -> str:
     return "\n\n".join([where, *tables])
 
 
+_SWEEPS = ("received", "map")
 _FORWARD = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
 
 
@@ -180,7 +181,19 @@ def _gpu(row: dict, name: str) -> str:
 
 
 def gpu_bar(body: dict) -> str:
-    return ", ".join(f"{r['observing'] / r['best']:.2f}" for r in body["forward"])
+    lengths = dict.fromkeys(r["tokens"] for r in body["forward"])
+    return "; ".join(
+        ", ".join(
+            f"{r['observing'] / r['best']:.2f}" for r in body["forward"] if r["tokens"] == tokens
+        )
+        + f" ({tokens:,})"
+        for tokens in lengths
+    )
+
+
+def gpu_sweeps(body: dict) -> str:
+    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _SWEEPS}
+    return "; ".join(f"{n} {min(some):.2f} to {max(some):.2f}" for n, some in ratios.items())
 
 
 def gpu_record(body: dict) -> str:
@@ -236,6 +249,7 @@ TABLES = {
     "page": ("page", page),
     "gpu": ("gpu", gpu),
     "gpu_bar": ("gpu", gpu_bar),
+    "gpu_sweeps": ("gpu", gpu_sweeps),
     "gpu_record": ("gpu", gpu_record),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),

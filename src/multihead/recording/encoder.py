@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,14 +25,14 @@ _ATTENTION = inspect.signature(nn.MultiheadAttention.forward)
 
 
 @contextlib.contextmanager
-def as_fast_paths_give(model: nn.Module) -> Iterator[None]:
+def as_fast_paths_give(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Have every encoder and attention inside give what it gives when nobody looks."""
     kinds = {
         nn.TransformerEncoder.forward: _Emptier,
         nn.TransformerEncoderLayer.forward: _Layer,
         nn.MultiheadAttention.forward: _Attention,
     }
-    makers = [(module, kinds.get(type(module).forward)) for module in model.modules()]
+    makers = [(module, kinds.get(type(module).forward)) for module in modules]
     found = [(module, make(module)) for module, make in makers if make is not None]
     hooks = [hook for module, one in found for hook in one.hooks(module)]
     try:

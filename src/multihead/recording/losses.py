@@ -106,8 +106,10 @@ class Vocabulary:
         self._model = model
 
     def hooks(self) -> list[Any]:
+        if self._told:
+            return []
         tables = [m for m in self._model.modules() if isinstance(m, nn.Embedding)]
-        return [] if self._told else [t.register_forward_pre_hook(self._note) for t in tables]
+        return [t.register_forward_pre_hook(self._note) for t in tables]
 
     def _note(self, table: Any, args: tuple) -> None:
         if args and isinstance(args[0], Tensor) and not in_backward():

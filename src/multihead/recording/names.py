@@ -53,9 +53,10 @@ class Path:
         self, model: nn.Module, begins: Callable[[], None], runs_again: Callable[[], None]
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
+        self.every = dict(model.named_modules())
         self.names = {
             id(module): ".".join(part for part in name.split(".") if part != "_orig_mod") or own
-            for name, module in model.named_modules()
+            for name, module in self.every.items()
         }
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
@@ -63,7 +64,7 @@ class Path:
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
     def __enter__(self) -> Path:
-        for module in self.model.modules():
+        for module in self.every.values():
             self._hooks += [
                 module.register_forward_pre_hook(self._enter, prepend=True),
                 module.register_forward_hook(self._leave, always_call=True),

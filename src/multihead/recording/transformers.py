@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ _OWNERS: list[tuple[Callable[[nn.Module], bool], Answer]] = []  # whose module i
 
 
 @contextlib.contextmanager
-def borrowed(model: nn.Module, owns: Callable[[nn.Module], bool], answer: Answer) -> Iterator[None]:
+def borrowed(
+    modules: Iterable[nn.Module], owns: Callable[[nn.Module], bool], answer: Answer
+) -> Iterator[None]:
     """Have the calls of every transformers model inside go to `answer`, until the end."""
     if "transformers" not in sys.modules:  # then nothing inside can be one
         yield
@@ -39,7 +41,7 @@ def borrowed(model: nn.Module, owns: Callable[[nn.Module], bool], answer: Answer
             AttentionInterface.get_interface = _get_interface
         _OWNERS.append(owner)
     try:
-        with _readable_masks(model):
+        with _readable_masks(modules):
             yield
     finally:
         with _LOCK:
@@ -86,11 +88,11 @@ def refuse_drafts() -> None:
 
 
 @contextlib.contextmanager
-def _readable_masks(model: nn.Module) -> Iterator[None]:
+def _readable_masks(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Flash and flex kernels get masks of their own kind: have SDPA's built for those models."""
     from transformers import PreTrainedModel
 
-    models = [m for m in model.modules() if isinstance(m, PreTrainedModel)]
+    models = [m for m in modules if isinstance(m, PreTrainedModel)]
     configs = {id(m.config): m.config for m in models}.values()
     before = [(c, c._attn_implementation_internal) for c in configs]
     before = [(c, old) for c, old in before if old not in (None, "eager", "sdpa")]

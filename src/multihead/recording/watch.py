@@ -247,16 +247,16 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
         shared.path.refuse_other_threads()
         return
     _check(model)
-    _check_apart(model)
     watch = Watch(model)
+    _check_parts(watch.path)
     watch.hands.append(hand)
 
     _WATCHES[id(model)] = watch
     try:
         with (
             torch.compiler.set_stance("force_eager"),  # inside a compiled graph nothing is seen
-            borrowed(model, watch.path.owns, watch.handle),
-            as_fast_paths_give(model),
+            borrowed(watch.path.every.values(), watch.path.owns, watch.handle),
+            as_fast_paths_give(watch.path.every.values()),
             watch.path,
             _Mode(watch),
         ):
@@ -271,19 +271,18 @@ def _check(model: object) -> None:
         raise ValueError(
             f"a model is an nn.Module, but a {type(model).__name__} came; give the model itself."
         )
-    for name, module in model.named_modules():
+
+
+def _check_parts(path: Path) -> None:
+    for name, module in path.every.items():
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
-
-
-def _check_apart(model: nn.Module) -> None:
-    inside = {id(module) for module in model.modules()}
     for watch in _WATCHES.values():
-        if watch.path.owns(model) or id(watch.model) in inside:
+        if watch.path.owns(path.model) or path.owns(watch.model):
             raise ValueError(
-                f"a part of {type(model).__name__}, or a model around it, is watched already; "
+                f"a part of {type(path.model).__name__}, or a model around it, is watched already; "
                 "give the same model both times."
             )

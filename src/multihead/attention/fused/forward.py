@@ -26,7 +26,6 @@ from .tile import (
     NUMBERS,
     capped,
     careful_tiles,
-    inside,
     keys_of,
     load_rows,
     up,
@@ -43,20 +42,46 @@ def nothing_yet(ROWS: tl.constexpr, VALUE_DIM: tl.constexpr):
 
 
 @triton.jit
-def step(
-    out, m, weight, ex, far, best,
-    q, k_at, v_at, batch, kv_head, start, place, left, right, length, scale, cap, side,
-    CAREFUL: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr,
-    PEAK_KEY: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+def walk_of(first, last, left, right, length, SIDES: tl.constexpr, KEYS: tl.constexpr):
+    """low, plain_low, plain_high (see `keys_of`), cross_low, crossing, before, after, high.
+
+    With SIDES the plain tiles from cross_low on, as many keys as `crossing`, lie on the diagonal:
+    a distance there has no one sign, so they go with those that are looked at with care.
+    """
+    low, plain_low, plain_high, high = keys_of(first, last, left, right, length, KEYS)
+    cross_low, crossing = plain_high, plain_high - plain_high
+    if SIDES:
+        cross_low = tl.minimum(tl.maximum(first, 0) // KEYS * KEYS, plain_high)
+        cross_low = tl.maximum(cross_low, plain_low)
+        cross_high = tl.minimum(up(tl.maximum(last + 1, 0), KEYS), plain_high)
+        crossing = tl.maximum(cross_high, cross_low) - cross_low
+    before, after = careful_tiles(low, plain_low, plain_high, high, KEYS)
+    return low, plain_low, plain_high, cross_low, crossing, before, after, high
+
+
+@triton.jit
+def peak_key(scores, top, keys, m, best, factor):
+    """The key with the largest score so far; tiles come in no order: of equal ones the lowest."""
+    first = tl.min(tl.where(scores == top[:, None], keys[None, :], 2147483647), 1)
+    lower = (top * factor == m) & (first < best)
+    return tl.where((top * factor > m) | lower, first, best)
+
+
+@triton.jit
+def fold(
+    scores, start, column, m, weight, ex, far, best, place, left, right, length, factor, side,
+    CAREFUL: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK_KEY: tl.constexpr,
 ):  # fmt: skip
-    """One tile. `side` is 1 where its keys are behind every row, −1 where they are ahead."""
-    k = load_rows(k_at, batch, kv_head, start, KEYS, DIM)
-    scores = capped(tl.dot(q, k.T), scale, cap, CAP)
-    factor = 1.0 if CAP else scale
-    keys = start + tl.arange(0, KEYS)
-    if CAREFUL:
-        ahead = keys[None, :] - place[:, None]
-        seen = inside(ahead, keys[None, :], left, right, length)
+    """One tile of scores into what each row carries; e, and by what all before it fades.
+
+    `side` is 1 where the tile's keys are behind every row, −1 where they are ahead.
+    """
+    if CAREFUL:  # one comparison: how far a key is past the first that its row sees
+        low = tl.maximum(place - left, 0)
+        span = tl.minimum(place + right, length - 1) - low
+        low = tl.where(span < 0, 1 << 30, low) - start
+        past = (column[None, :] - low[:, None]).to(tl.uint32, bitcast=True)
+        seen = past <= tl.maximum(span, 0).to(tl.uint32, bitcast=True)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
     top = tl.max(scores, 1)
     higher = tl.maximum(m, top * factor)
@@ -66,22 +91,37 @@ def step(
     e = tl.exp2(x)
     fade = tl.exp2(m - higher)
     if PEAK_KEY:
-        first = tl.min(tl.where(scores == top[:, None], keys[None, :], 2147483647), 1)
-        lower = (top * factor == m) & (first < best)  # tiles come in no order; the lowest key wins
-        best = tl.where((top * factor > m) | lower, first, best)
+        best = peak_key(scores, top, start + column, m, best, factor)
     row = tl.sum(e, 1)
     if ENTROPY:
         ex = fade * (ex + (m - higher) * weight) + tl.sum(e * x, 1)
     if DISTANCE:
         if CAREFUL:
-            far = far * fade + tl.sum(e * tl.abs(ahead).to(tl.float32), 1)
+            ahead = column.to(tl.float32)[None, :] - (place - start).to(tl.float32)[:, None]
+            far = far * fade + tl.sum(e * tl.abs(ahead), 1)
         else:  # Σ e·(i − j) = (i − start)·Σ e − Σ e·(j − start): no mask, no absolute value
-            near = tl.sum(e * tl.arange(0, KEYS).to(tl.float32)[None, :], 1)
+            near = tl.sum(e * column.to(tl.float32)[None, :], 1)
             far = far * fade + side * ((place - start).to(tl.float32) * row - near)
-    weight = weight * fade + row
+    return e, fade, higher, weight * fade + row, ex, far, best
+
+
+@triton.jit
+def step(
+    out, m, weight, ex, far, best,
+    q, k_at, v_at, batch, kv_head, start, place, left, right, length, scale, cap, side,
+    CAREFUL: tl.constexpr, CAP: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr,
+    PEAK_KEY: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys: its scores, folded in, and its values."""
+    k = load_rows(k_at, batch, kv_head, start, KEYS, DIM)
+    scores = capped(tl.dot(q, k.T), scale, cap, CAP)
+    e, fade, m, weight, ex, far, best = fold(
+        scores, start, tl.arange(0, KEYS), m, weight, ex, far, best, place, left, right, length,
+        1.0 if CAP else scale, side, CAREFUL, ENTROPY, DISTANCE, PEAK_KEY,
+    )  # fmt: skip
     v = load_rows(v_at, batch, kv_head, start, KEYS, VALUE_DIM)
     out = tl.dot(e.to(v.dtype), v, out * fade[:, None])
-    return out, higher, weight, ex, far, best
+    return out, m, weight, ex, far, best
 
 
 @triton.jit
@@ -141,15 +181,9 @@ def forward_kernel(
     place = rows + offset
     first = block * ROWS + offset
     last = tl.minimum(block * ROWS + ROWS, queries) - 1 + offset
-    low, plain_low, plain_high, high = keys_of(first, last, left, right, length, KEYS)
-    cross_low, cross_high = plain_high, plain_high
-    if DISTANCE and not ONE_SIDED:  # on the diagonal a distance has no one sign
-        cross_low = tl.minimum(tl.maximum(first, 0) // KEYS * KEYS, plain_high)
-        cross_low = tl.maximum(cross_low, plain_low)
-        cross_high = tl.minimum(up(tl.maximum(last + 1, 0), KEYS), plain_high)
-        cross_high = tl.maximum(cross_high, cross_low)
-    crossing = cross_high - cross_low
-
+    low, plain_low, plain_high, cross_low, crossing, before, after, _ = walk_of(
+        first, last, left, right, length, DISTANCE and not ONE_SIDED, KEYS
+    )
     q = load_rows(q_at, batch, head, block * ROWS, ROWS, DIM)
     out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
     for start in tl.range(plain_low, plain_high - crossing, KEYS):
@@ -162,7 +196,6 @@ def forward_kernel(
             left, right, length, scale, cap, side,
             False, CAP, ENTROPY, DISTANCE, PEAK_KEY, KEYS, DIM, VALUE_DIM,
         )  # fmt: skip
-    before, after = careful_tiles(low, plain_low, plain_high, high, KEYS)
     for tile in tl.range(0, after + crossing, KEYS):
         here = tl.where(tile >= before, cross_low + tile - before, low + tile)
         here = tl.where(tile >= before + crossing, plain_high + tile - before - crossing, here)

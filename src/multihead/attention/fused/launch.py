@@ -32,8 +32,8 @@ _HOPPER = {
     (256, False): Sizes(64, 64, 4, 2),
     (256, True): Sizes(64, 64, 4, 2),
 }
+_ON_HOPPER = (64, 128)  # widths that hopper.py's shared memory and registers are laid out for
 _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
-_LONG = 8192  # from here on a causal map of wide heads is as a full one: the diagonal weighs little
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _FEW_ROWS = 64  # of all heads of a group: these are shared out over the keys
@@ -52,14 +52,12 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def sizes(device: torch.device, dim: int, *, causal: bool = False, long: bool = False) -> Sizes:
+def sizes(device: torch.device, dim: int, *, causal: bool = False) -> Sizes:
     """The tile of the forward kernel."""
     if INTERPRETED:
         return _SMALL
     if not is_hopper(device):
         return next(s for wide, s in _ELSEWHERE.items() if dim <= wide)
-    if dim == 128 and long:
-        causal = False
     return next(s for (wide, c), s in _HOPPER.items() if dim <= wide and c == causal)
 
 
@@ -97,6 +95,21 @@ def rows_of(tensor: Tensor, rows: int, dim: int) -> TensorDescriptor:
     return TensorDescriptor(tensor, [*tensor.shape], [*strides, 1], [1, 1, rows, dim])
 
 
+def tiles_of(tensor: Tensor, rows: int, dim: int) -> object:
+    """The same, with the layout that the tile has in shared memory."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as WithLayout
+
+    plain = rows_of(tensor, rows, dim)
+    return WithLayout(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(rows, dim))
+
+
+@functools.cache
+def _layout(rows: int, dim: int) -> object:
+    from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16
+
+    return NVMMASharedLayout.get_default_for([1, 1, rows, dim], bfloat16)  # float16 has the same
+
+
 def empty_like_rows(query: Tensor, heads: int, tokens: int, dim: int) -> Tensor:
     """Rows of `dim` columns as the query's lie, each in steps of 16 bytes."""
     step = 16 // query.element_size()
@@ -125,9 +138,11 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
+    if tile is None and dims == value_dims in _ON_HOPPER and is_hopper(q.device):
+        return _on_hopper(question, asked)
     band = question.band
     rows, keys, warps, stages, registers = tile or sizes(
-        q.device, max(dims, value_dims), causal=band.right <= 0, long=queries >= _LONG
+        q.device, max(dims, value_dims), causal=band.right <= 0
     )
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked)
@@ -139,6 +154,30 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
         VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     return told
+
+
+def _on_hopper(question: Question, asked: Asked) -> Told:
+    """The same by a warp that fetches and groups of warps that compute."""
+    from .hopper import hopper_kernel
+
+    q, k, v = (plain(t) for t in question.tensors)
+    batch, heads, queries, dim = q.shape
+    dims, sinks = width(dim), question.sinks
+    out = empty_like_rows(q, heads, queries, v.shape[3])
+    told = Told.empty(out, asked)
+
+    def given(tensor: Tensor | None) -> Tensor:  # what is not asked is not touched either
+        return told.lse if tensor is None else tensor
+
+    numbers = question.numbers
+    lengths, offsets = numbers.pop("lengths_at"), numbers.pop("offsets_at")
+    hopper_kernel[(triton.cdiv(queries, 128) * heads, batch)](
+        *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
+        *(given(t) for t in (*told[1:6], sinks, lengths, offsets)), **numbers,
+        SINKS=sinks is not None, **asked.flags, ONE_SIDED=question.band.right <= 0,
+        KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128, num_warps=4,
+    )  # fmt: skip
+    return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
 
 
 def _decode(question: Question, asked: Asked) -> Told:

@@ -1,0 +1,285 @@
+# Triton only looks like Python:
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
+"""The forward kernel's choreography on Hopper: one warp fetches, two groups of four compute.
+
+    fetch     K₀ V₀  K₁ V₁  …   into a ring of shared tiles, each as soon as both groups left it
+    compute   S₁ = Q·K₁ᵀ and O += E₀·V₀ run in the tensor cores, E₁ is folded from S₁ meanwhile
+
+A group has 64 rows of its own; while one of them folds, the tensor cores work for the other. What a
+row carries, how a tile is folded in and what is told in the end is `forward.py`'s, which runs
+everywhere: here is only what waits for what, and where a number lies.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .forward import fold, peak_key, tell, walk_of
+from .tile import LN2, NEVER, NUMBERS, capped, where_and_how_long
+
+# Triton 3.6 knows them by other names than later ones.
+load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def _start(tile, walk, KEYS: gl.constexpr):
+    """Where tile number `tile` starts: those that are looked at with care come first."""
+    low, plain_low, plain_high, cross_low, crossing, before, careful, _ = walk
+    reached = tile * KEYS
+    at = gl.where(reached >= before, cross_low + reached - before, low + reached)
+    at = gl.where(reached >= before + crossing, plain_high + reached - before - crossing, at)
+    past = plain_low + (tile - careful) * KEYS
+    past = gl.where(past >= cross_low, past + crossing, past)
+    return gl.where(tile >= careful, past, at)
+
+
+@gluon.jit
+def _tiles(walk, KEYS: gl.constexpr):
+    """How many tiles are looked at with care, and how many there are: one at least."""
+    _, plain_low, plain_high, _, crossing, _, after, _ = walk
+    plain = (plain_high - plain_low - crossing) // KEYS
+    careful = gl.maximum(gl.cdiv(after + crossing, KEYS), 1 - plain)
+    return careful, careful + plain
+
+
+@gluon.jit
+def _fetch(k_at, v_at, ks, vs, bars, batch, kv_head, walk,
+           KEYS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    here, free, _ = bars
+    for tile in range(walk[7]):
+        stage, turn = tile % STAGES, tile // STAGES & 1
+        start = _start(tile, walk, KEYS)
+        mbarrier.wait(free.index(stage), turn ^ 1)
+        mbarrier.expect(here.index(stage), k_at.block_type.nbytes + v_at.block_type.nbytes)
+        load_tile(k_at, [batch, kv_head, start, 0], here.index(stage), ks.index(stage))
+        load_tile(v_at, [batch, kv_head, start, 0], here.index(stage), vs.index(stage))
+
+
+@gluon.jit
+def _score(tile, q, ks, here, STAGES: gl.constexpr, SCORES: gl.constexpr, KEYS: gl.constexpr):
+    """The scores of a tile, under way."""
+    stage = tile % STAGES
+    mbarrier.wait(here.index(stage), tile // STAGES & 1)
+    room = gl.zeros([64, KEYS], gl.float32, SCORES)
+    return warpgroup_mma(q, ks.index(stage).permute((1, 0)), room, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _begin(
+    tile, group, e, out, q, ks, vs, bars,
+    KEYS: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
+    SCORES: gl.constexpr, WEIGHTS: gl.constexpr,
+):  # fmt: skip
+    """This tile's scores, and the values of the last one on their way into `out`."""
+    here, _, turns = bars
+    if TURNS:  # while one group folds, the other has the tensor cores
+        mbarrier.wait(turns.index(group), tile - 1 & 1)
+    soon = _score(tile, q, ks, here, STAGES, SCORES, KEYS)
+    # In halves only here: a loop that carried them so would unpack and pack them again.
+    p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
+    adding = warpgroup_mma(p, vs.index((tile - 1) % STAGES), out, is_async=True)
+    if TURNS:
+        mbarrier.arrive(turns.index(1 - group))
+    return warpgroup_mma_wait(1, (soon,)), adding, p
+
+
+@gluon.jit
+def _end(tile, adding, p, fade, bars, STAGES: gl.constexpr, OUT: gl.constexpr):
+    """The last tile's values are in; all that was faded fades."""
+    out, _ = warpgroup_mma_wait(0, (adding, p))
+    mbarrier.arrive(bars[1].index((tile - 1) % STAGES))
+    return out * gl.convert_layout(fade, gl.SliceLayout(1, OUT))[:, None]
+
+
+@gluon.jit
+def _lanes(tile, KEYS: gl.constexpr):
+    """Each of the four threads that share a row adds up what it holds of it, (64, 4)."""
+    return gl.sum(gl.sum(tile.reshape([64, KEYS // 8, 4, 2]), 1), 2)
+
+
+@gluon.jit
+def _spread(row, lane):
+    """A number a row as the sum of four, (64, 4): the first thread has it."""
+    row = gl.convert_layout(row, gl.SliceLayout(1, lane.type.layout))[:, None]
+    return gl.where(lane == 0, row, 0.0)
+
+
+@gluon.jit
+def _fold_plain(
+    scores, start, column, m, weight, ex, far, best, place, factor, side, lane,
+    ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK_KEY: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """`fold` of a tile that needs no mask; sums stay with the threads till the end, (64, 4)."""
+    ROW: gl.constexpr = gl.SliceLayout(1, lane.type.layout)
+    top = gl.max(scores, 1)
+    higher = gl.maximum(m, top * factor)
+    if PEAK_KEY:
+        best = peak_key(scores, top, start + column, m, best, factor)
+    x = scores * factor - higher[:, None]
+    e = gl.exp2(x)
+    fade = gl.exp2(m - higher)
+    fading = gl.convert_layout(fade, ROW, assert_trivial=True)[:, None]
+    total = _lanes(e, KEYS)
+    if ENTROPY:
+        sunk = gl.convert_layout(m - higher, ROW, assert_trivial=True)[:, None]
+        ex = fading * (ex + sunk * weight) + _lanes(e * x, KEYS)
+    if DISTANCE:  # a thread's columns are 2·lane and what is the same for all: so many constants
+        same = (column // 8 * 8 + column % 2).to(gl.float32)
+        near = _lanes(e * same[None, :], KEYS)
+        behind = gl.convert_layout(place - start, ROW, assert_trivial=True)[:, None] - 2 * lane
+        far = far * fading + side * (behind.to(gl.float32) * total - near)
+    return e, fade, higher, weight * fading + total, ex, far, best
+
+
+@gluon.jit
+def _compute(
+    group, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
+    CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
+    PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, ONE_SIDED: gl.constexpr,
+    KEYS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
+):  # fmt: skip
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
+    batch, head, heads, queries, block, offset, left, right, length, scale, cap = numbers
+    careful, total = walk[6], walk[7]
+    first_row = block * 128 + group * 64
+    rows = first_row + gl.arange(0, 64, ROW)
+    place, column = rows + offset, gl.arange(0, KEYS, gl.SliceLayout(0, SCORES))
+    factor = 1.0 if CAP else scale
+    q = qs.index(group)
+    m, best = gl.full([64], NEVER, gl.float32, ROW), gl.full([64], -1, gl.int32, ROW)
+    weight = gl.zeros([64], gl.float32, ROW)
+    ex, far = weight, weight
+    out = gl.zeros([64, DIM], gl.float32, OUT)
+
+    mbarrier.wait(q_here.index(group), 0)
+    scores = warpgroup_mma_wait(0, (_score(0, q, ks, bars[0], STAGES, SCORES, KEYS),))
+    e, fade, m, weight, ex, far, best = fold(
+        capped(scores, scale, cap, CAP), _start(0, walk, KEYS), column, m, weight, ex, far, best,
+        place, left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+    )  # fmt: skip
+    for tile in range(1, careful):
+        scores, adding, p = _begin(
+            tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
+        )
+        e, fade, m, weight, ex, far, best = fold(
+            capped(scores, scale, cap, CAP), _start(tile, walk, KEYS), column, m, weight, ex, far,
+            best, place, left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+        )  # fmt: skip
+        out = _end(tile, adding, p, fade, bars, STAGES, OUT)
+    LANES: gl.constexpr = _lanes(e, KEYS).type.layout
+    lane = gl.arange(0, 4, gl.SliceLayout(0, LANES))[None, :]
+    weight, ex, far = _spread(weight, lane), _spread(ex, lane), _spread(far, lane)
+    for tile in range(gl.maximum(careful, 1), total):
+        scores, adding, p = _begin(
+            tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
+        )
+        start = _start(tile, walk, KEYS)
+        side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
+        e, fade, m, weight, ex, far, best = _fold_plain(
+            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
+            factor, side, lane, ENTROPY, DISTANCE, PEAK_KEY, KEYS,
+        )  # fmt: skip
+        out = _end(tile, adding, p, fade, bars, STAGES, OUT)
+    weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)
+    p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
+    adding = warpgroup_mma(p, vs.index((total - 1) % STAGES), out, is_async=True)
+    out = warpgroup_mma_wait(0, (adding,))
+
+    sink = 0.0
+    if SINKS:
+        sink = gl.load(sinks_at + head).to(gl.float32) / LN2
+    TOLD: gl.constexpr = gl.SliceLayout(1, OUT)
+    rows, m, best = (gl.convert_layout(rows, TOLD), gl.convert_layout(m, TOLD),
+                     gl.convert_layout(best, TOLD))  # fmt: skip
+    weight, ex, far = (gl.convert_layout(weight, TOLD), gl.convert_layout(ex, TOLD),
+                       gl.convert_layout(far, TOLD))  # fmt: skip
+    out, _ = tell(
+        (batch * heads + head).to(gl.int64) * queries + rows, rows < queries,
+        out, m, weight, ex, far, best, sink,
+        told_at[0], told_at[1], told_at[2], told_at[3], told_at[4],
+        SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
+    )  # fmt: skip
+    q.store(out.to(q.dtype))  # by way of shared memory, where the queries lay
+    fence_async_shared()
+    store_tile(out_at, [batch, head, first_row, 0], q)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=NUMBERS)
+def hopper_kernel(
+    q_at, k_at, v_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at,
+    sinks_at, lengths_at, offsets_at,
+    heads, group, queries, keys, left, right, length, offset, scale, cap,
+    CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
+    ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
+    ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
+    STAGES: gl.constexpr, TURNS: gl.constexpr,
+):  # fmt: skip
+    """128 rows of one head, as `forward_kernel`; pointers that are not asked for point anywhere."""
+    program, batch = gl.program_id(0), gl.program_id(1)
+    blocks = gl.cdiv(queries, 128)
+    if ONE_SIDED:  # the last rows of a causal map have most to do: they come first
+        block, head = blocks - 1 - program // heads, program % heads
+    else:
+        block, head = program % blocks, program // blocks
+    offset, length = where_and_how_long(
+        batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
+    )
+    first = block * 128 + offset
+    last = gl.minimum(block * 128 + 128, queries) - 1 + offset
+    walk = walk_of(first, last, left, right, length, DISTANCE and not ONE_SIDED, KEYS)
+    careful, total = _tiles(walk, KEYS)
+    walk = (walk[0], walk[1], walk[2], walk[3], walk[4], walk[5], careful, total)
+
+    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], q_at.dtype)
+    K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    qs = gl.allocate_shared_memory(q_at.dtype, [2, 64, DIM], Q_TILE)
+    ks = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
+    vs = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
+    q_here = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    here = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    for i in gl.static_range(2):
+        mbarrier.init(q_here.index(i), count=1)
+        mbarrier.init(turns.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(here.index(i), count=1)
+        mbarrier.init(free.index(i), count=2)
+    fence_async_shared()
+    if TURNS:
+        mbarrier.arrive(turns.index(0))
+    for i in gl.static_range(2):
+        mbarrier.expect(q_here.index(i), q_at.block_type.nbytes)
+        load_tile(q_at, [batch, head, block * 128 + 64 * i, 0], q_here.index(i), qs.index(i))
+
+    bars = (here, free, turns)
+    numbers = (batch, head, heads, queries, block, offset, left, right, length, scale, cap)
+    told_at = (lse_at, entropy_at, distance_at, peak_at, peak_key_at)
+    gl.warp_specialize(
+        [
+            (_compute, (0, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
+                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, ONE_SIDED,
+                        KEYS, DIM, STAGES, TURNS)),
+            (_compute, (1, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
+                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, ONE_SIDED,
+                        KEYS, DIM, STAGES, TURNS)),
+            (_fetch, (k_at, v_at, ks, vs, bars, batch, head // group, walk, KEYS, STAGES)),
+        ],
+        [4, 1], [240, 24],  # warps and registers beyond the first group's
+    )  # fmt: skip

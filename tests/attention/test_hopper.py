@@ -1,0 +1,61 @@
+"""The Hopper kernel without a GPU: the interpreter does not know its language, the compiler does.
+
+What it computes is tested where there is one, by the same cases as every other kernel
+(test_fused.py); here that it compiles for such a GPU, and to what it is meant to be.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+# Compiled in a process of its own: this one has Triton's interpreter in the compiler's place.
+COMPILE = """
+import sys, torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Hopper:  # all that a compiler asks of a device
+    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+    get_current_device = lambda self: 0
+    get_current_stream = lambda self, device=None: 0
+
+driver.set_active(Hopper())
+from multihead.attention.fused.hopper import hopper_kernel
+from multihead.attention.fused.launch import tiles_of
+
+dim, observing = int(sys.argv[1]), sys.argv[2] == "observing"
+q, row = torch.zeros(2, 3, 300, dim, dtype=torch.bfloat16), torch.zeros(2, 3, 300)
+kernel = hopper_kernel.warmup(
+    *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 8,
+    heads=3, group=1, queries=300, keys=300, left=1 << 30, right=0, length=1 << 30, offset=0,
+    scale=0.1, cap=0.0, CAP=False, SINKS=False, LENGTHS=False, OFFSETS=False, ENTROPY=observing,
+    DISTANCE=observing, PEAK=observing, PEAK_KEY=False, ONE_SIDED=True, KEYS=128, DIM=dim,
+    STAGES=3, TURNS=dim == 128, num_warps=4, grid=(1, 1),
+)
+print(kernel.metadata.shared)
+print(kernel.asm["ptx"])
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize(("dim", "kind"), [(64, "observing"), (128, "plain")])
+def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, str(dim), kind],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    shared, _, ptx = done.stdout.partition("\n")
+    assert int(shared) <= 232_448  # what a Hopper's multiprocessor has
+    assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
+    loops = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
+    assert (
+        loops.count("1") == 4
+    )  # two groups, two loops: scores are awaited, values still on their way
+    assert ptx.count("wgmma.mma_async") > 32
