@@ -334,3 +334,13 @@ def test_a_plain_stream_and_a_shell(tiny):
     assert "-- model and text ---" in result.stdout
     assert "?" not in result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_explain_says_where_weights_are_not_numbers(tiny):
+    from multihead.views.followed import follow
+
+    model, tokenizer = mh.load_model(tiny)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"in 1 layer a weight is not a number, first in .*1"):
+        follow(model, tokenizer, " ".join(WORDS))

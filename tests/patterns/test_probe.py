@@ -193,3 +193,26 @@ def test_a_token_beyond_the_models_own_is_refused():
         mh.probe(model, text=torch.tensor([3, VOCAB]))
     with pytest.raises(ValueError, match="vocab=98 came, but the model knows 97"):
         mh.probe(model, text=text(), vocab=VOCAB + 1)
+
+
+def small(**changes):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=128, **changes,
+    )  # fmt: skip
+    return LlamaModel(config)
+
+
+def test_a_text_longer_than_the_model_has_room_for_is_cut_and_that_is_said():
+    found = mh.probe(small().eval(), Words(), text=text(), controls=False)
+    assert (len(found.text.ids), found.cut_from) == (128, 301)
+    assert "128 tokens, with" in repr(found)
+    assert "the text has 301" in repr(found)
+
+
+def test_dropout_is_off_while_heads_are_measured():
+    model = small(attention_dropout=0.5).train()
+    tables = [mh.probe(model, Words(), text=text(), controls=False).table() for _ in range(2)]
+    assert str(tables[0]) == str(tables[1])
+    assert all(module.training for module in model.modules())

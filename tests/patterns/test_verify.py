@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from puppets import VOCAB, Puppet, Words, text
 
 import multihead as mh
+from multihead.patterns.verdicts import _interval
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,32 @@ def test_a_model_without_a_loss_is_refused():
     found = mh.probe(Silent(("previous",)), Words(), text=text(), vocab=VOCAB, controls=False)
     with pytest.raises(ValueError, match="causal language model"):
         mh.verify(found)
+
+
+def test_a_model_that_sees_what_comes_next_is_refused():
+    class Ahead(Puppet):
+        def forward(self, input_ids):
+            seen = F.one_hot(input_ids, VOCAB)[:, None].float()
+            F.scaled_dot_product_attention(seen, seen, seen)
+            return super().forward(input_ids)
+
+    found = mh.probe(Ahead(("previous",)), Words(), text=text(), vocab=VOCAB, controls=False)
+    with pytest.raises(ValueError, match="this model sees it.*causal language model"):
+        mh.verify(found)
+
+
+def test_a_pattern_that_is_none_is_refused():
+    found = mh.probe(Puppet(("previous",)), Words(), text=text(), vocab=VOCAB, controls=False)
+    other = dataclasses.replace(found.names()[0], pattern="nonsense")
+    with pytest.raises(ValueError, match="there is no pattern 'nonsense'"):
+        mh.verify(found, [other])
+
+
+def test_the_lower_end_is_of_as_many_texts_as_there_are():
+    changes = [torch.tensor([one]) for one in (0.1, 0.2, 0.3, 0.4)]
+    mean, low = _interval(changes)
+    error = torch.tensor([0.1, 0.2, 0.3, 0.4]).std().item() / 2
+    assert (mean, low) == pytest.approx((0.25, 0.25 - 3.1824 * error), abs=1e-4)
 
 
 def test_progress_is_told():

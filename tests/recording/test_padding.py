@@ -213,3 +213,29 @@ def test_a_recording_that_was_cut_inside_its_first_pass_knows_its_padding(side, 
     for one, other in zip(whole.heads(), cut.heads(), strict=False):
         for key in ("entropy", "distance", "first", "received_top_share"):
             assert other[key] == pytest.approx(one[key], abs=1e-4)
+
+
+def test_the_first_token_of_a_text_padded_in_front_is_not_told_without_queries_and_keys():
+    _, among = both("llama", "left", keep_qk=False)
+    assert "first" not in among.heads()[0]
+    assert "entropy" in among.heads()[0]
+    _, among = both("llama", "right", keep_qk=False)
+    assert "first" in among.heads()[0]
+
+
+@torch.no_grad()
+def test_the_first_token_of_a_source_padded_in_front():
+    model, (_, padded) = lively("bart"), alone_and_padded("left")
+    answer = torch.randint(1, VOCABULARY, (1, 7), generator=torch.Generator().manual_seed(5))
+    with mh.record(model) as rec:
+        model(**padded, decoder_input_ids=answer)
+    crossing = [layer for layer in rec.layers if layer.crosses]
+    assert crossing
+    for layer in crossing:
+        told = [row["first"] for row in rec.heads() if row["layer"] == layer.index]
+        on = [rec.weights(layer.index, h)[:, EMPTY].mean().item() for h in range(layer.heads)]
+        assert told == pytest.approx(on, abs=1e-5)
+        assert min(on) > 0
+    seen = mh.record_many(model, [padded | {"decoder_input_ids": answer}])
+    for layer in crossing:
+        assert all(one.key > EMPTY for one in seen.examples(layer.index, 0))

@@ -67,6 +67,15 @@ def test_a_layer_that_is_not_looked_at_is_not_read(saved):
     assert f"damaged: 1 files; {path} is damaged" in repr(rec)
 
 
+@pytest.mark.parametrize("name", ["0.stat.entropy", "output_norm.0"])
+def test_a_flipped_bit_in_what_no_weight_needs_is_told_too(saved, name):
+    path = file_of(saved, layer=1)
+    flip(path, places(path)[name][0])
+    rec = mh.load(saved)  # opening reads none of it
+    assert rec.damaged() == [rec[1].name]
+    assert "damaged: 1 files" in repr(rec)
+
+
 def test_each_tensor_is_summed_once(saved, monkeypatch):
     count, plain = [], files._sum
     rec = mh.load(saved)

@@ -6,7 +6,9 @@ always looks so far back cannot pass.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ def make_cues(model: nn.Module, tokenizer: Any, seeds: int, vocab: int | None) -
     count = _vocabulary(model, vocab)
     special = {*getattr(tokenizer, "all_special_ids", ())}
     plain = torch.tensor([i for i in range(count) if i not in special])
-    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or _LONGEST
+    longest = room_of(model) or _LONGEST
     if len(plain) < _LONGEST // 2 or longest < _LONGEST:
         raise ValueError(
             f"a probe draws texts of up to {_LONGEST} tokens, half of them different, but this "
@@ -59,6 +61,26 @@ def _vocabulary(model: nn.Module, vocab: int | None) -> int:
             "leave vocab= out."
         )
     return vocab
+
+
+def room_of(model: nn.Module) -> int | None:
+    """How many tokens a model's configuration has room for, None where it does not say."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(config, "max_position_embeddings", None)
+
+
+@contextlib.contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """The model without its dropout, which would be taken for something that heads do."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def known_tokens(model: nn.Module) -> int | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..recording import record
-from .cues import ids_of, make_cues, scrambled, shuffle_weights
+from .cues import at_rest, ids_of, make_cues, room_of, scrambled, shuffle_weights
 from .habits import STATS, Habit, habits
 from .scoring import BLOCKS, Cue, Score, measure
 from .table import PATTERNS, Text, describe
@@ -64,6 +64,7 @@ class Probe:
     has_bos: bool  # whether each cue begins with a BOS
     controlled: bool
     text_has_bos: bool = False
+    cut_from: int | None = None  # how many tokens the text had, where the model has room for fewer
 
     def names(self) -> list[Name]:
         """Every name that a head earned: strongest first; a head may have several."""
@@ -93,7 +94,7 @@ class Probe:
     def habits(self) -> list[Habit]:
         """Positional, broad, sinks: the habits of every head on the probe's text, run once more."""
         ids = self.text.ids[None].to(next(self.model.parameters()).device)
-        with record(self.model, stats=STATS) as rec:
+        with at_rest(self.model), record(self.model, stats=STATS) as rec:
             self.model(ids)
         return habits(rec)
 
@@ -119,6 +120,8 @@ class Probe:
             f"  on cue: {len(self.cues)} texts, each with {said[self.has_bos]}",
             f"  at rest: {len(self.text.ids)} tokens, with {said[self.text_has_bos]}",
         ]
+        if self.cut_from is not None:
+            lines[-1] += f"; the text has {self.cut_from}, and the model room for no more of them"
         if missing := self.unmeasured:
             every = not any(score.where == "at rest" for score in self.scores)
             lines.append(
@@ -144,12 +147,26 @@ def probe(
     A name needs a score of 0.4, a lower 95 % bound above 5 times chance, and more than 99 % of all
     heads score under the controls. Rows with an opportunity, and chance, are those of the head's
     own layer. `vocab` is how many tokens to draw from, where the model's configuration does not
-    say. A text of a few words says nothing at rest: `probe.unmeasured` tells.
+    say. A text of a few words says nothing at rest: `probe.unmeasured` tells. One that is longer
+    than the model has room for is cut: `probe.cut_from` tells. Dropout is off meanwhile.
     """
     _check(model, tokenizer, seeds)
     tell = progress or (lambda what, share: None)
-    plain = describe(ids_of(text, tokenizer, model), tokenizer)
+    ids = ids_of(text, tokenizer, model)
+    plain = describe(ids[: room_of(model)], tokenizer)
+    cut_from = len(ids) if len(ids) > len(plain.ids) else None
     cues = make_cues(model, tokenizer, seeds, vocab)
+    with at_rest(model):
+        heads, scores = _scored(model, cues, plain, controls, tell)
+    bos = getattr(tokenizer, "bos_token_id", None)
+    begins = bos is not None and int(plain.ids[0]) == bos
+    return Probe(model, heads, scores, cues, plain, bos is not None, controls, begins, cut_from)
+
+
+def _scored(
+    model: nn.Module, cues: list[Cue], plain: Text, controls: bool, tell: Progress
+) -> tuple[list[tuple[int, int]], list[Score]]:
+    """Every head's scores, each with what the controls scored."""
     steps = 1 + 2 * controls
     heads, scores = measure(model, cues, plain, lambda s: tell("heads on cue", s / steps))
     if controls:
@@ -165,9 +182,7 @@ def probe(
         for score, a, b in zip(scores, other, chance, strict=True):
             pool = [b] + ([a] if score.pattern.by_content else [])
             score.control = max(float(one.mean.nanquantile(PERCENTILE)) for one in pool)
-    bos = getattr(tokenizer, "bos_token_id", None)
-    begins = bos is not None and int(plain.ids[0]) == bos
-    return Probe(model, heads, scores, cues, plain, bos is not None, controls, begins)
+    return heads, scores
 
 
 def _check(model: object, tokenizer: object, seeds: object) -> None:

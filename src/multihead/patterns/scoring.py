@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..observation import mass
 from ..recording import Layer, record
+from ..recording.corpus import student
 from .table import PATTERNS, Pattern, Text, opportunities
 
 LEAST, TIMES = 0.4, 5.0  # what a name needs: a score, and so many times chance
@@ -52,7 +53,9 @@ class Score:
 
     @property
     def low(self) -> Tensor:
-        return self.mean - 1.96 * self.spread / self.count.sqrt()
+        """The lower end of a 95 % interval."""
+        reach = [student(max(1, n - 1)) for n in self.count.tolist()]
+        return self.mean - torch.tensor(reach) * self.spread / self.count.sqrt()
 
     def named(self) -> Tensor:
         """Which heads earn the name, (head of all layers,)."""

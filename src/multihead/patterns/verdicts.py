@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ..masks import Mask, dense
 from ..recording import Recording, ablate, cut, record
+from ..recording.corpus import student
+from .cues import at_rest
 from .probing import Name, Probe
 from .scoring import look
 from .table import PATTERNS, Text, opportunities
@@ -77,7 +79,8 @@ def verify(
             if progress is not None:
                 progress(f"{name.layer}.{name.head} {name.pattern}", (n + share) / len(chosen))
 
-        found.append(_try(probe, name, texts, tell))
+        with at_rest(probe.model):
+            found.append(_try(probe, name, texts, tell))
     return found
 
 
@@ -100,6 +103,11 @@ def _of(probe: Probe, names: Iterable[Name]) -> list[Name]:
     for name in chosen:
         if not isinstance(name, Name):
             raise ValueError(f"names are of probe.names(), but {name!r} came; give some of those.")
+        if name.pattern not in PATTERNS:
+            raise ValueError(
+                f"there is no pattern {name.pattern!r}; give names of probe.names(), which know "
+                f"{', '.join(PATTERNS)}."
+            )
         if (name.layer, name.head) not in probe.heads:
             raise ValueError(
                 f"the probe has no head {name.layer}.{name.head}; give names of probe.names()."
@@ -195,6 +203,8 @@ class _Trial:
     def record(self, text: Text) -> Recording:
         with record(self.probe.model, stats=()) as rec:
             self.probe.model(text.ids[None].to(next(self.probe.model.parameters()).device))
+        if not self.feeds:
+            _refuse_foresight(rec)
         return rec
 
     def rows(self, rec: Recording, text: Text, second: int) -> Tensor:
@@ -241,10 +251,20 @@ class _Trial:
         return dense(bits[None, None]), own, other
 
 
+def _refuse_foresight(rec: Recording) -> None:
+    """Raise where a row may see the token that its loss is of."""
+    for layer in rec.layers:
+        allowed = layer.allowed(head=0)
+        if bool(allowed.triu(1).any()):
+            raise ValueError(
+                "verify measures the loss of each next token, but this model sees it: tokens of "
+                f"{layer.name} look at those behind them; give a causal language model."
+            )
+
+
 def losses(probe: Probe, text: Text) -> Tensor:
     """−ln p of the next token, at each row but the last."""
-    device = next(probe.model.parameters()).device
-    ids = text.ids[None].to(device)
+    ids = text.ids[None].to(next(probe.model.parameters()).device)
     output = probe.model(ids)
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor) or logits.shape[:2] != ids.shape:
@@ -263,4 +283,5 @@ def _interval(changes: list[Tensor]) -> tuple[float, float]:
     if len(values) < 2:
         return float(values.mean()), -math.inf
     mean = float(values.mean())
-    return mean, mean - 1.96 * float(values.std()) / math.sqrt(len(values))
+    reach = student(len(values) - 1)
+    return mean, mean - reach * float(values.std()) / math.sqrt(len(values))

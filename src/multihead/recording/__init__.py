@@ -274,5 +274,5 @@ def _check_seen(watch: Watch, model: nn.Module) -> None:
         raise ValueError(
             f"{name} has a softmax of its own in {blind[0]}"
             f"{f' and {len(blind) - 1} more' if len(blind) > 1 else ''}, which cannot be seen; "
-            f"{advice}, or give allow_unseen=True to record the rest."
+            f"{advice}, or, from Python, give allow_unseen=True to record the rest."
         )

@@ -140,6 +140,7 @@ def _row_mean(rec: Recording, key: str) -> Tensor:
     for layer in rec.layers:
         counted = rec.counted(layer)
         value = rec.of_rows(layer, key)
+        assert value is not None  # queries and keys were kept
         value = value if value.ndim == 3 else value.mean(-1)
         total = value.masked_fill(~counted, 0).sum(2)
         columns.append((total / counted.sum(2).clamp(min=1)).double())
@@ -150,8 +151,8 @@ def _collect(rec: Recording, first: int, count: int, strongest: dict) -> None:
     for layer in rec.layers:
         peak, key = layer["peak"], layer["peak_key"]
         own = torch.arange(peak.shape[2]) + (layer.chunks[0].offset or 0)
-        real = rec.real_rows(layer)
-        first_key = 0 if real is None or layer.crosses else real.int().argmax(1)[:, None, None]
+        real = rec.real_keys(layer)
+        first_key = 0 if real is None else real.int().argmax(1)[:, None, None]
         plain = (key > first_key) & (key != own) & rec.counted(layer)
         ranked = torch.where(plain, peak, -1.0)
         for head in range(layer.heads):

@@ -83,6 +83,9 @@ class OnDisk(Mapping[str, Tensor]):
         part = self._file.get_slice(name)
         return list(part.get_shape()), part.get_dtype()
 
+    def __contains__(self, name: object) -> bool:  # a Mapping's own would read the tensor
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 

@@ -96,13 +96,19 @@ def received(layer: Layer, real: Tensor | None) -> Tensor | None:
     return (layer["received"] - given_by(layer, ~real)).clamp(min=0) if layer.has_qk else None
 
 
-def on_first(layer: Layer, found: Tensor, real: Tensor | None) -> Tensor:
+def on_first(layer: Layer, found: Tensor, real: Tensor | None) -> Tensor | None:
     """The weight on the first token, (batch, heads, row), of one on key 0: of texts padded in front
     that is padding, and their own first token stands further on.
+
+    `real` is of the keys, (batch, key). None where their queries and keys were not kept.
     """
-    starts = [] if real is None or layer.crosses or not layer.has_qk else real.int().argmax(1)
-    moved, first = found.clone() if len(starts) else found, 0
-    for i, chunk in enumerate(layer.chunks if len(starts) else ()):
+    starts = torch.zeros(0) if real is None else real.int().argmax(1)
+    if not bool(starts.any()):
+        return found
+    if not layer.has_qk:
+        return None
+    moved, first = found.clone(), 0
+    for i, chunk in enumerate(layer.chunks):
         query, key = layer.qk(i)
         lse, rows = layer.tensors[f"{i}.lse"], slice(first, first + chunk.rows)
         for batch, start in enumerate(int(start) for start in starts):

@@ -135,18 +135,21 @@ class Recording:
         Of all texts of the batch together, or of one. Statistics of rows are means over the rows
         that saw something, padding left out; `received_top` is the key that gets most from these
         rows, and `received_top_share` its share of them. Both are missing of a padded text with
-        `keep_qk=False`: what padding gave to a key is told by queries and keys alone.
+        `keep_qk=False`, and so is `first` of one that is padded in front: what padding gave to a
+        key, and where the first token got its weight, is told by queries and keys alone.
         """
         found = []
+        self.layer(self.layers[0].index if self.layers else 0)  # raises where nothing is recorded
         for layer in self.layers:
             if batch is not None:
                 _check_head(layer, 0, batch)
             texts = slice(None) if batch is None else slice(batch, batch + 1)
             counted = self.counted(layer)[texts]
+            rows = {k: self.of_rows(layer, k) for k, kind in layer.kinds.items() if kind == "row"}
             means = {
-                key: _mean(self.of_rows(layer, key)[texts], counted)
-                for key, kind in layer.kinds.items()
-                if kind == "row"
+                key: _mean(value[texts], counted)
+                for key, value in rows.items()
+                if value is not None
             }
             got = received(layer, self.real_rows(layer))
             if got is not None:
@@ -158,10 +161,11 @@ class Recording:
                 found.append(row | {key: value[head].item() for key, value in means.items()})
         return found
 
-    def of_rows(self, layer: Layer, key: str) -> Tensor:
-        """A statistic of rows; `first` is of the first token that is no padding."""
+    def of_rows(self, layer: Layer, key: str) -> Tensor | None:
+        """A statistic of rows; `first` is of the first token that is no padding, None where that
+        cannot be told."""
         found = layer[key]
-        return on_first(layer, found, self.real_rows(layer)) if key == "first" else found
+        return on_first(layer, found, self.real_keys(layer)) if key == "first" else found
 
     def counted(self, layer: Layer) -> Tensor:
         """The rows that count, (batch, heads, row): they saw something, and are no padding."""
@@ -174,6 +178,15 @@ class Recording:
         reads = encoder is not None and f"{layer.name}.".startswith(f"{encoder}.")
         real = self.source_real if reads else self.real
         if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
+            return None
+        return real
+
+    def real_keys(self, layer: Layer) -> Tensor | None:
+        """The same of its keys, (batch, key): in cross-attention they are another text's."""
+        if not layer.crosses:
+            return self.real_rows(layer)
+        real = self.source_real
+        if real is None or real.shape != (layer.batch, layer.keys) or bool(real.all()):
             return None
         return real
 

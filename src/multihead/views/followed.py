@@ -16,6 +16,7 @@ from ..observation import mass
 from ..patterns.cues import check_known
 from ..recording import DEFAULT, Layer, Recording, ablate, record
 from ..recording.layer import of_head
+from .counts import many
 from .report import check_length, check_text, context
 from .tokens import visible
 
@@ -54,6 +55,11 @@ def follow(
     stats = (*DEFAULT, mass(offset(-1), name=PREVIOUS))
     with record(model, stats=stats, tokenizer=tokenizer) as rec:
         model(ids)
+    if damaged := rec.damaged():
+        raise ValueError(
+            f"in {many(len(damaged), 'layer')} a weight is not a number, first in {damaged[0]}: "
+            "there is nothing to follow; see whether the model's weights are whole."
+        )
     seen, which = _choose(rec, layer, head)
     query, key = seen.qk(0)
     kv = which // (seen.heads // seen.kv_heads)
