@@ -40,6 +40,20 @@ CASES: dict[str, dict] = {
     "logits beyond 100": {"mask": mh.causal(), "scale": 25.0},
 }
 
+# On a GPU also as wide as heads are, and over several of the tiles that are laid out for those.
+_FEW_ROWS = ("one query", "three queries", "decoding, sinks", "one key", "odd widths")
+if torch.cuda.is_available():
+    for name, case in [*CASES.items()]:
+        for width in (64, 128) if name not in _FEW_ROWS else ():
+            sizes = {"queries": 9 * case.get("queries", 23), "keys": 333}
+            CASES[f"{name}, {width} wide"] = {**case, **sizes, "dim": width, "value_dim": width}
+    for width in (64, 128):  # what the Hopper kernel takes
+        square = {"queries": 300, "keys": 300, "dim": width, "value_dim": width}
+        CASES[f"square, {width} wide"] = square
+        CASES[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
+    CASES["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
+                                      "value_dim": 104}  # fmt: skip
+
 
 def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Problem:
     asked = dict(CASES[name])

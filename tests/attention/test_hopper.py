@@ -11,6 +11,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from kernels import DEVICE
 
 # Compiled in a process of its own: this one has Triton's interpreter in the compiler's place.
 COMPILE = """
@@ -59,3 +61,36 @@ def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
         loops.count("1") == 4
     )  # two groups, two loops: scores are awaited, values still on their way
     assert ptx.count("wgmma.mma_async") > 32
+
+
+BANDS = {  # left, right, length of 300 keys, offset of the first of 128 rows
+    "full": (1 << 30, 1 << 30, 300, 100), "causal": (1 << 30, 0, 300, 172),
+    "window": (40, 40, 300, 90), "causal window": (19, 0, 300, 60), "ahead": (-2, 2, 300, 33),
+    "before all keys": (1 << 30, 0, 300, -50), "behind all keys": (5, 0, 300, 400),
+    "few keys": (1 << 30, 1 << 30, 7, 0), "no keys": (1 << 30, 0, 0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize("sides", [False, True])
+@pytest.mark.parametrize("band", BANDS)
+def test_every_tile_that_some_row_sees_comes_once_and_plain_ones_last(band, sides):
+    from walks import walk_kernel
+
+    left, right, length, offset = BANDS[band]
+    found = torch.full((64,), -1, dtype=torch.int32, device=DEVICE)
+    walk_kernel[(1,)](found, offset, offset + 127, left, right, length, SIDES=sides, KEYS=16)
+    careful, total, *starts = found.tolist()
+    starts = starts[:total]
+    key, row = torch.arange(length), torch.arange(128) + offset
+    ahead = key - row[:, None]
+    sees = (ahead >= -left) & (ahead <= right)
+    seen = {16 * (int(k) // 16) for k in sees.any(0).nonzero()}
+    assert len({*starts}) == total == max(1, len(seen))
+    assert {*starts} >= seen
+    for start in starts[careful:]:
+        tile = slice(start, start + 16)
+        assert sees[:, tile].shape[1] == 16
+        assert sees[:, tile].all()
+        if sides:
+            assert (ahead[:, tile] <= 0).all() or (ahead[:, tile] >= 0).all()

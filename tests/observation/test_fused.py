@@ -85,6 +85,23 @@ def test_cells_of_one_size(cells):
     close(moved(swept(view, [heat])[heat.key]), expected(heat, p), heat.key, slack(heat, p))
 
 
+@pytest.mark.skipif(DEVICE != "cuda", reason="no GPU here")
+@pytest.mark.parametrize("mask", [None, mh.causal(), mh.causal() & mh.window(77), mh.window(150)])
+@pytest.mark.parametrize(("tokens", "cells", "dim"), [(512, 32, 64), (512, 8, 128), (1024, 2, 64),
+                                                      (640, 5, 128), (256, 1, 64)])  # fmt: skip
+def test_cells_of_one_size_in_wide_heads(tokens, cells, dim, mask):
+    """Several in a tile, one, and of several tiles."""
+    tensors = zoo.tensors(1, torch.bfloat16, queries=tokens, keys=tokens, dim=dim, value_dim=dim,
+                          group=2, kv_heads=1)  # fmt: skip
+    p = zoo.ask(*(t.to(DEVICE) for t in tensors), mask=mask)
+    asked = [mh.heatmap(cells), find("received")]
+    view = View(p, look(p, (), "fused").lse, torch.arange(tokens, device=DEVICE), tokens)
+    found = swept(view, asked)
+    for statistic in asked:
+        close(moved(found[statistic.key]), expected(statistic, p), statistic.key,
+              slack(statistic, p))  # fmt: skip
+
+
 def test_a_sweep_gives_the_same_bits():
     p = problem("causal")
     asked = [find(s) for s in SWEPT]

@@ -60,6 +60,26 @@ def walk_of(first, last, left, right, length, SIDES: tl.constexpr, KEYS: tl.cons
 
 
 @triton.jit
+def tiles_of_walk(walk, KEYS: tl.constexpr):
+    """How many tiles are looked at with care, and how many there are: one at least."""
+    plain = (walk[2] - walk[1] - walk[4]) // KEYS
+    careful = tl.maximum(tl.cdiv(walk[6] + walk[4], KEYS), 1 - plain)
+    return careful, careful + plain
+
+
+@triton.jit
+def start_of(tile, walk, careful, KEYS: tl.constexpr):
+    """Where a tile starts, in one order of all: those that are looked at with care come first."""
+    low, plain_low, plain_high, cross_low, crossing, before, _, _ = walk
+    reached = tile * KEYS
+    at = tl.where(reached >= before, cross_low + reached - before, low + reached)
+    at = tl.where(reached >= before + crossing, plain_high + reached - before - crossing, at)
+    past = plain_low + (tile - careful) * KEYS
+    past = tl.where(past >= cross_low, past + crossing, past)
+    return tl.where(tile >= careful, past, at)
+
+
+@triton.jit
 def peak_key(scores, top, keys, m, best, factor):
     """The key with the largest score so far; tiles come in no order: of equal ones the lowest."""
     first = tl.min(tl.where(scores == top[:, None], keys[None, :], 2147483647), 1)

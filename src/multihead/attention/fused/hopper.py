@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .forward import fold, peak_key, tell, walk_of
+from .forward import fold, peak_key, start_of, tell, tiles_of_walk, walk_of
 from .tile import LN2, NEVER, NUMBERS, capped, where_and_how_long
 
 # Triton 3.6 knows them by other names than later ones.
@@ -33,33 +33,13 @@ store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 
 
 @gluon.jit
-def _start(tile, walk, KEYS: gl.constexpr):
-    """Where tile number `tile` starts: those that are looked at with care come first."""
-    low, plain_low, plain_high, cross_low, crossing, before, careful, _ = walk
-    reached = tile * KEYS
-    at = gl.where(reached >= before, cross_low + reached - before, low + reached)
-    at = gl.where(reached >= before + crossing, plain_high + reached - before - crossing, at)
-    past = plain_low + (tile - careful) * KEYS
-    past = gl.where(past >= cross_low, past + crossing, past)
-    return gl.where(tile >= careful, past, at)
-
-
-@gluon.jit
-def _tiles(walk, KEYS: gl.constexpr):
-    """How many tiles are looked at with care, and how many there are: one at least."""
-    _, plain_low, plain_high, _, crossing, _, after, _ = walk
-    plain = (plain_high - plain_low - crossing) // KEYS
-    careful = gl.maximum(gl.cdiv(after + crossing, KEYS), 1 - plain)
-    return careful, careful + plain
-
-
-@gluon.jit
 def _fetch(k_at, v_at, ks, vs, bars, batch, kv_head, walk,
            KEYS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     here, free, _ = bars
-    for tile in range(walk[7]):
+    careful, total = tiles_of_walk(walk, KEYS)
+    for tile in range(total):
         stage, turn = tile % STAGES, tile // STAGES & 1
-        start = _start(tile, walk, KEYS)
+        start = start_of(tile, walk, careful, KEYS)
         mbarrier.wait(free.index(stage), turn ^ 1)
         mbarrier.expect(here.index(stage), k_at.block_type.nbytes + v_at.block_type.nbytes)
         load_tile(k_at, [batch, kv_head, start, 0], here.index(stage), ks.index(stage))
@@ -154,7 +134,7 @@ def _compute(
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, heads, queries, block, offset, left, right, length, scale, cap = numbers
-    careful, total = walk[6], walk[7]
+    careful, total = tiles_of_walk(walk, KEYS)
     first_row = block * 128 + group * 64
     rows = first_row + gl.arange(0, 64, ROW)
     place, column = rows + offset, gl.arange(0, KEYS, gl.SliceLayout(0, SCORES))
@@ -167,17 +147,19 @@ def _compute(
 
     mbarrier.wait(q_here.index(group), 0)
     scores = warpgroup_mma_wait(0, (_score(0, q, ks, bars[0], STAGES, SCORES, KEYS),))
+    start = start_of(0, walk, careful, KEYS)
     e, fade, m, weight, ex, far, best = fold(
-        capped(scores, scale, cap, CAP), _start(0, walk, KEYS), column, m, weight, ex, far, best,
-        place, left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+        capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
+        left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
     )  # fmt: skip
     for tile in range(1, careful):
         scores, adding, p = _begin(
             tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
         )
+        start = start_of(tile, walk, careful, KEYS)
         e, fade, m, weight, ex, far, best = fold(
-            capped(scores, scale, cap, CAP), _start(tile, walk, KEYS), column, m, weight, ex, far,
-            best, place, left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
+            left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
         out = _end(tile, adding, p, fade, bars, STAGES, OUT)
     LANES: gl.constexpr = _lanes(e, KEYS).type.layout
@@ -187,7 +169,7 @@ def _compute(
         scores, adding, p = _begin(
             tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
         )
-        start = _start(tile, walk, KEYS)
+        start = start_of(tile, walk, careful, KEYS)
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
         e, fade, m, weight, ex, far, best = _fold_plain(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
@@ -242,8 +224,6 @@ def hopper_kernel(
     first = block * 128 + offset
     last = gl.minimum(block * 128 + 128, queries) - 1 + offset
     walk = walk_of(first, last, left, right, length, DISTANCE and not ONE_SIDED, KEYS)
-    careful, total = _tiles(walk, KEYS)
-    walk = (walk[0], walk[1], walk[2], walk[3], walk[4], walk[5], careful, total)
 
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], q_at.dtype)
     K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
