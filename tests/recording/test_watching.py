@@ -80,6 +80,34 @@ def test_torch_jit_is_refused(inside):
         model(texts())
 
 
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+
+
+def smooth(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh(x))
+
+
+class Holding(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.block, self.function = Block(), function
+
+    def forward(self, x):
+        return self.function(self.block(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_function_of_torch_jit_is_refused_where_it_works_attention_out():
+    model = Holding(torch.jit.script(by_hand))
+    with pytest.raises(ValueError, match="calls by_hand, a torch.jit function"), mh.record(model):
+        model(texts())
+    model = Holding(torch.jit.script(smooth))
+    with mh.record(model) as rec:
+        model(texts())
+    assert len(rec.layers) == 1
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_tracing_inside_is_refused():
     model = stack()

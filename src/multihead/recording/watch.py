@@ -24,6 +24,7 @@ from ..attention import attend
 from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_traced
 from .encoder import as_fast_paths_give
 from .names import Path, in_backward, in_checkpoint
+from .scripted import refuse_scripted
 from .transformers import borrowed
 from .unseen import Unseen
 
@@ -274,12 +275,7 @@ def _check(model: object) -> None:
 
 
 def _check_parts(path: Path) -> None:
-    for name, module in path.every.items():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
-                f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
-                "and cannot be seen; give the module it was made from."
-            )
+    refuse_scripted(path.every.items())
     for watch in _WATCHES.values():
         if watch.path.owns(path.model) or path.owns(watch.model):
             raise ValueError(
