@@ -95,3 +95,9 @@ def test_examples_by_the_name_of_a_layer():
     for layer, head in (("layers.7", 0), (0, 1), (0, True), (0, "a"), ([0], 0)):
         with pytest.raises(ValueError, match="no layer .* with a head"):
             corpus.examples(layer, head)
+
+
+@pytest.mark.parametrize("batch", ["some words", [1, 2, 3]])
+def test_a_batch_that_no_model_is_called_with(batch):
+    with pytest.raises(ValueError, match="a batch is what the model is called with, but a"):
+        mh.record_many(torch.nn.Linear(2, 2), [batch])

@@ -7,6 +7,7 @@ from architectures import SEEN, VOCABULARY, build
 import multihead as mh
 from multihead.recording import DEFAULT
 
+FIRST = mh.mass(mh.prefix(1), name="first")
 STATS = (*DEFAULT, "peak_key", "received_mean")
 TEXT, EMPTY = 40, 24
 CASES = [("bert", "right"), ("llama", "right"), ("llama", "left"), ("gpt2", "right")]
@@ -236,6 +237,7 @@ def test_the_first_token_of_a_source_padded_in_front():
         on = [rec.weights(layer.index, h)[:, EMPTY].mean().item() for h in range(layer.heads)]
         assert told == pytest.approx(on, abs=1e-5)
         assert min(on) > 0
-    seen = mh.record_many(model, [padded | {"decoder_input_ids": answer}])
+    seen = mh.record_many(model, [padded | {"decoder_input_ids": answer}], stats=(FIRST,))
+    assert [*seen.values] == ["first"]
     for layer in crossing:
         assert all(one.key > EMPTY for one in seen.examples(layer.index, 0))

@@ -108,10 +108,10 @@ def record_many(
     is a text. Each head's strongest links are kept as `examples`. `progress` is told how many
     batches are done.
     """
-    wanted = {s.key: s for s in (*asked_statistics(stats), *asked_statistics(("peak", "peak_key")))}
-
+    asked = {s.key: s for s in asked_statistics(stats)}
+    wanted = asked | {s.key: s for s in asked_statistics(("peak", "peak_key"))}  # for examples
     # Queries and keys tell what padding gave to a key; like all of a text, until the next one.
-    keep_qk = "received" in wanted
+    keep_qk = not asked.keys().isdisjoint(("received", "first"))
 
     def look(batch: Any) -> Recording:
         kept = {"stats": tuple(wanted.values()), "keep_qk": keep_qk, "tokenizer": tokenizer}
@@ -119,7 +119,10 @@ def record_many(
             call_model(model, batch)
         return rec
 
-    return gather_texts(map(look, several(batches)), examples, progress)
+    found = gather_texts(map(look, several(batches)), examples, progress)
+    for key in found.values.keys() & {"peak"} - asked.keys():
+        del found.values[key]
+    return found
 
 
 _TIDY = 64 * 2**20  # bytes

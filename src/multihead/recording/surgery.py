@@ -266,4 +266,9 @@ def call_model(model: nn.Module, batch: Any) -> Any:
     """A model on a batch in whichever form it comes."""
     if isinstance(batch, Mapping):
         return model(**batch)
+    if isinstance(batch, str | list):
+        raise ValueError(
+            f"a batch is what the model is called with, but a {type(batch).__name__} came; give "
+            "tokenizer(text, return_tensors='pt'), or a tensor of token ids."
+        )
     return model(*batch) if isinstance(batch, tuple) else model(batch)
