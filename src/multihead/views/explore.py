@@ -60,8 +60,6 @@ def explore(
             f"explore shows a recording, but {type(rec).__name__} came, or an empty one; give what "
             "mh.record or mh.load gave, after its with statement."
         )
-    if not any(layer.has_qk for layer in rec.layers):
-        raise ValueError("this recording has no maps; record again with keep_qk=True.")
     session = Session()
     number = session.add(rec, label or rec.model, {"model": rec.model, **rec.about})
     chosen = [(int(layer), int(head)) for layer, head in heads]

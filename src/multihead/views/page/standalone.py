@@ -31,8 +31,13 @@ def standalone(
 ) -> bytes:
     """A page that opens anywhere, with no network."""
     shown = session.of(number)
-    chosen = heads or _telling(session, shown)
     layers = [layer for layer in shown.rec.layers if layer.has_qk]
+    if not layers:
+        raise ValueError(
+            "this recording has statistics alone, and no maps to write; record again with "
+            "keep_qk=True."
+        )
+    chosen = heads or _telling(session, layers)
     for layer, head in chosen:
         shown.layer(Map(layer, head, batch))  # raises for what is not there
     home = session.home(number, batch)
@@ -66,13 +71,12 @@ def standalone(
     return page(script, data, "multihead").encode("utf-8", "replace")
 
 
-def _telling(session: Session, shown: Shown) -> list[tuple[int, int]]:
+def _telling(session: Session, layers: list[Layer]) -> list[tuple[int, int]]:
     """The heads that say most: verified ones, else the strongest names, else the first."""
     found = [(v.name.layer, v.name.head) for v in session.naming.verdicts or () if v.holds]
     found += [(n.layer, n.head) for n in session.naming.names or ()]
-    first = next(layer for layer in shown.rec.layers if layer.has_qk)
-    there = {(row["layer"], row["head"]) for row in shown.heads()}
-    unique = [head for head in dict.fromkeys([*found, (first.index, 0)]) if head in there]
+    there = {(layer.index, head) for layer in layers for head in range(layer.heads)}
+    unique = [head for head in dict.fromkeys([*found, (layers[0].index, 0)]) if head in there]
     return unique[:_FEW]
 
 

@@ -8,7 +8,7 @@ import { NEARLY } from "./axes.js";
 import { shortened } from "./words.js";
 
 /** The whole view as it is on the screen; from every view. */
-export function ExportView({ state, close }) {
+export function ExportView({ state, data, close }) {
   const [error, setError] = useState("");
   const root = () => document.getElementById("page"), name = `multihead-${state.view}`;
   const guarded = (work) => async () => { try { await work(); } catch (problem) { setError(problem.message); } };
@@ -17,7 +17,8 @@ export function ExportView({ state, close }) {
       <button onClick=${guarded(async () => save(await pngOfView(root()), `${name}.png`))}>View as PNG</button>
       <button onClick=${guarded(async () => save(new Blob([svgOfView(root())], { type: "image/svg+xml" }), `${name}.svg`))}>View as SVG</button></p>
     <p>The table of heads:</p><p class="row"><${Tables} state=${state} guarded=${guarded} /></p>
-    ${!standalone && html`<p>The whole, as one page that opens anywhere:</p><p class="row">
+    ${!standalone && !data.layers.some((l) => l.maps) && html`<p class="note">There is no page to take along: this recording has statistics alone (keep_qk=False), and no maps.</p>`}
+    ${!standalone && data.layers.some((l) => l.maps) && html`<p>The whole, as one page that opens anywhere:</p><p class="row">
       <button onClick=${guarded(() => download(`/export.html?rec=${state.rec}&batch=${state.batch}&heads=`, "multihead.html"))}>Page as HTML</button>
       <span class="note">the heads that say most exactly, the others pooled</span></p>`}
     ${error && html`<p class="error" role="alert">${error}</p>`}

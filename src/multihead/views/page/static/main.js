@@ -49,7 +49,7 @@ function Page() {
     <${Top} state=${state} data=${data} open=${setOpen} />
     <main><${View} key=${state.view} state=${shown} data=${data} names=${names} /></main>
     ${open === "text" && html`<${OwnText} data=${data} close=${() => setOpen("")} />`}
-    ${open === "export" && html`<${ExportView} state=${state} close=${() => setOpen("")} />`}
+    ${open === "export" && html`<${ExportView} state=${state} data=${data} close=${() => setOpen("")} />`}
     ${open === "help" && html`<${Help} close=${() => setOpen("")} />`}`;
 }
 
