@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import Attends, look, serve
+from pages import EVERY, Attends, look, serve
 from typer.testing import CliRunner
 
 import multihead as mh
@@ -47,3 +47,18 @@ def test_the_page_does_not_offer_one(new_page):
     page.get_by_role("button", name="Export", exact=True).click()
     page.get_by_text("There is no page to take along").wait_for()
     assert page.get_by_role("button", name="Page as HTML").count() == 0
+
+
+def test_home_says_that_there_are_no_thumbnails(new_page):
+    page = look(new_page(), serve(session_of(statistics())))
+    page.get_by_text("There are no thumbnails").wait_for()
+    assert page.get_by_text("Thumbnails show").count() == 0
+    assert page.locator(".cell canvas").count() == 0
+    assert page.locator(".cell .at").all_inner_texts() == ["0.0", "0.1"]
+
+
+def test_a_heat_map_that_was_kept_is_drawn(new_page):
+    page = look(new_page(), serve(session_of(statistics(EVERY))))
+    page.get_by_text("Thumbnails show").wait_for()
+    assert page.get_by_text("There are no thumbnails").count() == 0
+    assert page.locator(".cell canvas").count() == 2

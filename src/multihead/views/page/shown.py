@@ -14,7 +14,7 @@ from ...recording.padding import received, shares
 from .cache import Cache
 from .labels import texts_of
 from .strongest import strongest
-from .thumbs import THUMB, thumbs
+from .thumbs import THUMB, has_thumbs, thumbs
 from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
 
 STRIPS = ("entropy", "distance", "received")  # numbers a token, along the text
@@ -280,6 +280,7 @@ def _layer(layer: Layer, query_text: str, key_text: str) -> dict[str, Any]:
         "index": layer.index, "name": layer.name, "heads": layer.heads, "kv_heads": layer.kv_heads,
         "queries": layer.queries, "keys": layer.keys, "crosses": layer.crosses,
         "query_text": query_text, "key_text": key_text, "maps": layer.has_qk,
+        "thumbs": has_thumbs(layer),
         "offset": (layer.chunks[0].offset or 0) if len(layer.chunks) == 1 else 0,
     }  # fmt: skip
 

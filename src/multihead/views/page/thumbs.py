@@ -9,6 +9,16 @@ from ...recording import Layer, Recording
 from .tiles import pooled_layer
 
 THUMB = 32  # cells of a thumbnail
+_KEY = f"heatmap({THUMB})"
+
+
+def has_thumbs(layer: Layer) -> bool:
+    """Whether there is anything to draw: a heat map of that size, or queries and keys for one."""
+    return layer.has_qk or _drawn(layer)
+
+
+def _drawn(layer: Layer) -> bool:
+    return _KEY in layer.kinds and len(layer.chunks) == 1
 
 
 def thumbs(rec: Recording, batch: int) -> bytes:
@@ -20,9 +30,8 @@ def thumbs(rec: Recording, batch: int) -> bytes:
 
 def _largest(rec: Recording, layer: Layer, batch: int) -> Tensor:
     """The largest weights of every head of a layer, (head, cell, cell), none of them 0."""
-    key = f"heatmap({THUMB})"
-    if key in layer.kinds and len(layer.chunks) == 1:
-        found = layer[key].largest[batch]
+    if _drawn(layer):
+        found = layer[_KEY].largest[batch]
     elif layer.has_qk:  # swept once, for a recording that has no heat map of that size
         factor = -(-max(layer.queries, layer.keys) // THUMB)
         few = pooled_layer(rec, layer, batch, factor, [()] * layer.heads).nan_to_num(0.0)

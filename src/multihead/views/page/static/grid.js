@@ -36,9 +36,10 @@ export function Grid({ state, data, names }) {
     const sign = state.sort === "most" ? -1 : 1;
     order.sort((a, b) => sign * ((a[stat] ?? 0) - (b[stat] ?? 0)));
   }
+  const drawn = new Set(data.layers.filter((l) => l.thumbs).map((l) => l.index)), every = drawn.size === data.layers.length;
   const count = data.heads.filter(wanted).length;
   const cell = (h) => html`<${Cell} key=${`${h.layer}.${h.head}`} h=${h} stat=${stat} range=${range} dim=${!wanted(h)}
-    thumb=${thumbs.value && new Uint8Array(thumbs.value, h.i * data.thumb ** 2, data.thumb ** 2)} side=${data.thumb}
+    bare=${!drawn.has(h.layer)} thumb=${drawn.has(h.layer) && thumbs.value && new Uint8Array(thumbs.value, h.i * data.thumb ** 2, data.thumb ** 2)} side=${data.thumb}
     names=${byHead.get(`${h.layer}.${h.head}`) || []} />`;
   return html`
     <div class="tools"><h2>${counted(data.heads.length, "heads")}</h2>
@@ -58,7 +59,8 @@ export function Grid({ state, data, names }) {
         <span class="rowname" title=${layer.name}>${layer.crosses ? `${layer.index}×` : layer.index}</span>
         ${order.filter((h) => h.layer === layer.index).map(cell)}</div>`)}</div>`
     : html`<div class="grid flow">${order.map(cell)}</div>`}
-    <p class="note">Thumbnails show the largest weight of each ${data.thumb} × ${data.thumb}th of the map, from 1 down four decades, sinks included.
+    <p class="note">${drawn.size > 0 && `Thumbnails show the largest weight of each ${data.thumb} × ${data.thumb}th of the map, from 1 down four decades, sinks included. `}
+      ${!every && `${drawn.size ? "Some layers have none: of them there" : "There are no thumbnails: there"} are statistics alone (keep_qk=False), and no heat map.`}
       ${Object.entries(MARKS).map(([name, mark]) => html`<span class="key"><b>${mark}</b> ${name}</span>`)}</p>`;
 }
 
@@ -72,7 +74,7 @@ export function Ramp({ scale = "linear" }) {
   return html`<canvas class="ramp" width="128" height="1" ref=${canvas}></canvas>`;
 }
 
-function Cell({ h, stat, range, thumb, side, names, dim }) {
+function Cell({ h, stat, range, thumb, bare, side, names, dim }) {
   const canvas = useRef(), [low, high] = range, value = h[stat];
   const share = typeof value === "number" && high > low ? (value - low) / (high - low) : 0;
   useEffect(() => {
@@ -85,10 +87,10 @@ function Cell({ h, stat, range, thumb, side, names, dim }) {
     c.putImageData(image, 0, 0);
   });
   const said = names.map((n) => `${n.pattern} ${number(n.score, 2)}`).join(", ");
-  return html`<button class=${dim ? "cell dim" : "cell"} style=${{ borderColor: colourAt(0.12 + 0.88 * share) }}
+  return html`<button class=${`cell${dim ? " dim" : ""}${bare ? " bare" : ""}`} style=${{ borderColor: colourAt(0.12 + 0.88 * share) }}
     title=${`${h.layer}.${h.head}${said ? `: ${said}` : ""}\n${labelOf(stat)} ${number(value)}`}
     aria-label=${`head ${h.layer}.${h.head}, ${stat} ${number(value)}${said ? `, ${said}` : ""}`}
     onClick=${() => setState({ view: "head", layer: h.layer, head: h.head })}>
-    <canvas width=${side} height=${side} ref=${canvas}></canvas>
+    ${!bare && html`<canvas width=${side} height=${side} ref=${canvas}></canvas>`}
     <span class="at">${h.layer}.${h.head}</span><span class="marks">${[...new Set(names.map(markOf))].join("")}</span></button>`;
 }
