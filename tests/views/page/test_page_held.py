@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import POINT, READY, in_map, look, point, recorded, serve, until
+from pages import POINT, READY, in_map, lonely_link, look, point, recorded, serve, until
 
 from multihead.views.page.session import Session
 
@@ -83,3 +83,25 @@ def test_a_held_word_is_in_sight(new_page, address):
     page.wait_for_selector(".strip")
     page.wait_for_timeout(200)
     assert page.evaluate(IN_SIGHT)
+
+
+def test_a_click_lands_on_the_link_that_the_pointer_names(new_page):
+    """Cells of little more than a pixel, and a place between two: a click has whole pixels alone."""
+    session = Session()
+    session.add(lonely_link(8192, 6000, 1234), "by hand", {"model": "by hand"})
+    size = {"width": 1920, "height": 1080}
+    page = look(new_page(viewport=size, device_scale_factor=2), serve(session), view="head")
+    f = in_map(page, "factor")
+    wide = f * in_map(page, "scale")
+    assert 1 <= wide < 2
+    left, top = page.evaluate(POINT, [6000 // f * f - 0.5, 1234 // f * f - 0.5, 0])
+    x, y = left + 0.1 * wide, top + 0.1 * wide
+    assert int(x) < left or int(y) < top  # in another cell
+    page.mouse.move(x, y)
+    told = "‘word6000’ (6000) reads 0.900 from ‘word1234’ (1234)"
+    until(page, "document.querySelector('.pointed').textContent.startsWith(arg)", told)
+    page.mouse.down()
+    page.mouse.up()
+    until(page, "location.hash.includes('pin=q')")
+    assert "pin=q6000" in page.url
+    until(page, "document.querySelector('.pointed').textContent === arg", told)

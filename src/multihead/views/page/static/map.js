@@ -247,8 +247,9 @@ export class HeadMap {
       this.hear.lasso?.(this.lasso?.points || null);
     });
     this.canvas.addEventListener("click", (e) => {
-      const [x, y] = point(e);
-      if (this.lassoing || !this.pressed || Math.hypot(x - this.pressed[0], y - this.pressed[1]) > 4) return;
+      const [left, top] = point(e);
+      if (this.lassoing || !this.pressed || Math.hypot(left - this.pressed[0], top - this.pressed[1]) > 4) return;
+      const [x, y] = this.pressed; // a click comes in whole pixels, and a cell may be one: what was named is what was pressed
       const jump = miniAt(this, x, y);
       if (jump) { this.setView({ ...jump, span: this.view.span }); this.hear.view?.(this.view); return; }
       const place = this.at(x, y);
