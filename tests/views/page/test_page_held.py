@@ -105,3 +105,18 @@ def test_a_click_lands_on_the_link_that_the_pointer_names(new_page):
     until(page, "location.hash.includes('pin=q')")
     assert "pin=q6000" in page.url
     until(page, "document.querySelector('.pointed').textContent === arg", told)
+
+
+@pytest.mark.parametrize("view", [(ASKS - 30, ASKED - 30, 60), (5, 0, TOKENS - 5)])
+def test_enter_says_the_link_that_it_goes_to(new_page, address, view):
+    page = look(
+        new_page(), address, view="head", **dict(zip(("q", "k", "span"), view, strict=True))
+    )
+    assert (in_map(page, "factor") == 1) == (view[2] == 60)  # single links, or pooled
+    page.keyboard.press("Enter")
+    until(page, "location.hash.includes(arg)", f"pin=q{ASKS}")
+    told = f"‘word{ASKS}’ ({ASKS}) reads"
+    until(page, "document.querySelector('.pointed').textContent.startsWith(arg)", told)
+    assert page.locator(".pointed").inner_text().endswith(f"from ‘word{ASKED}’ ({ASKED})")
+    cross = in_map(page, "cross")
+    assert (cross["query"], cross["key"]) == (ASKS, ASKED)

@@ -38,20 +38,19 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     if (mine === turn.current) setSaid(found); // an answer that comes late is of what was left
   }, 50);
   const tell = (place) => { pointed.current = place; describe(); };
-  const pickAt = async (place) => {
-    const { factor: f, query, key } = place;
+  const pickAt = async ({ factor: f, query, key }) => {
+    let link = { query, key };
     if (f > 1 && !minus) {
       const found = await getJSON(paths.cell(map, f, Math.floor(query / f), Math.floor(key / f)));
-      if (found.value !== null && found.query === null) { drawing.current.near(query, key); tell({ query, key }); return; } // a cell, and no link to hold
+      if (found.value !== null && found.query === null) { drawing.current.near(query, key); tell(link); return; } // a cell, and no link to hold
       if (found.value !== null) {
-        const link = { query: found.query, key: found.key };
+        link = { query: found.query, key: found.key };
         drawing.current.land(link.query, link.key);
-        tell(link); // and not of where the pointer was before the map moved under it
-        pick?.(link);
-        return;
       }
     }
-    pick?.({ query, key });
+    drawing.current.setCross(link); // keys come here too, and no pointer says where it is
+    tell(link); // and not of where the pointer was before the map moved under it
+    pick?.(link);
   };
   useEffect(() => {
     const made = new HeadMap(canvas.current, new Proxy({}, { get: (_, what) => (...args) => hear(what, ...args) }), compact ? { left: 66, top: 50, right: 0 } : undefined);
