@@ -13,7 +13,7 @@ const KEYS = [
 ];
 
 export function Help({ close }) {
-  return html`<${Dialog} title="Keys" close=${close}>
+  return html`<${Dialog} title="Keys" opener="?" close=${close}>
     <table class="keys"><tbody>${KEYS.map(([key, what]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
     <p>On the map: the wheel zooms, dragging moves, a click on a pooled cell lands on its strongest link.
     In the text: ← and → go from word to word, a click holds one.</p>

@@ -37,7 +37,7 @@ function Page() {
   const data = home.value;
   useEffect(() => {
     if (!data) return undefined;
-    const press = (event) => keys(event, data, () => setOpen((was) => (was === "help" ? "" : "help")));
+    const press = (event) => keys(event, data, () => setOpen("help"));
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, [data]);
