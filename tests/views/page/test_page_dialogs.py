@@ -1,7 +1,10 @@
 """Windows over the page: their keys are their own, and who leaves one leaves its work."""
 
+import threading
+import time
+
 import pytest
-from pages import in_map, look, tiny, until
+from pages import in_map, look, serve, tiny, tiny_session, until
 
 
 @pytest.fixture
@@ -34,3 +37,49 @@ def test_the_key_that_opens_the_help_closes_it(held):
     held.wait_for_selector("dialog", state="detached")
     assert held.locator("h1").inner_text() == "1.2"
     assert in_map(held, "view") == view
+
+
+class Slow:
+    """A recording that goes on until whoever asked for it has left."""
+
+    def __init__(self, session):
+        self.begun, self.left = threading.Event(), threading.Event()
+        session.record = self.record
+
+    def record(self, text, tokens, label, tell, typed=False):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                tell("Recording", 0.5)
+            except Exception:
+                self.left.set()
+                raise
+            self.begun.set()
+            time.sleep(0.01)
+        return "0"
+
+
+@pytest.mark.parametrize("by", ["Escape", "close", "Stop"])
+def test_who_leaves_a_recording_ends_it(new_page, by):
+    session = tiny_session()
+    slow = Slow(session)
+    page = look(new_page(), serve(session), view="head", layer=1, head=2, pin="q9")
+    page.get_by_role("button", name="Your own text").click()
+    page.get_by_role("textbox", name="text").fill("the mole and the tower " * 4)
+    page.get_by_role("button", name="Record").click()
+    assert slow.begun.wait(20)
+    page.get_by_role("button", name="Stop").wait_for()
+    if by == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        page.get_by_role("button", name=by, exact=True).click()
+    assert slow.left.wait(20)
+    if by == "Stop":  # the text stays, to be changed or sent again
+        until(page, "!document.querySelector('dialog [role=status]')")
+        assert "mole" in page.get_by_role("textbox", name="text").input_value()
+        assert page.get_by_role("button", name="Record").is_enabled()
+        assert page.locator("dialog [role=alert]").count() == 0
+    else:
+        page.wait_for_selector("dialog", state="detached")
+    assert "pin=q9" in page.url
+    assert "rec=" not in page.url

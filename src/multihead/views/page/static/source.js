@@ -50,9 +50,9 @@ export async function postJSON(path, body) {
   return answer.json();
 }
 
-/** Post, and hear of every line of JSON as it comes. */
-export async function postLines(path, body, hear) {
-  const answer = await ask(path, { method: "POST", body: JSON.stringify(body) });
+/** Post, and hear of every line of JSON as it comes; whoever aborts the signal has left, and the work ends. */
+export async function postLines(path, body, hear, signal) {
+  const answer = await ask(path, { method: "POST", body: JSON.stringify(body), signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
