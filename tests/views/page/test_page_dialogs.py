@@ -83,3 +83,48 @@ def test_who_leaves_a_recording_ends_it(new_page, by):
         page.wait_for_selector("dialog", state="detached")
     assert "pin=q9" in page.url
     assert "rec=" not in page.url
+
+
+# ---- the texts to choose from -------------------------------------------------------------------
+
+
+def type_in(page, text: str) -> None:
+    page.get_by_role("button", name="Your own text").click()
+    page.get_by_role("textbox", name="text").fill(text)
+    page.get_by_role("button", name="Record").click()
+    page.wait_for_selector("dialog", state="detached")
+    until(page, "document.querySelector('.reader .word')?.textContent === arg", text.split()[0])
+
+
+def offered(page) -> list[str]:
+    return page.locator("header select option").evaluate_all("all => all.map((o) => o.value)")
+
+
+def test_every_text_that_there_is_can_be_chosen(new_page):
+    session = tiny_session()
+    page = look(new_page(), serve(session), view="head")
+    assert offered(page) == []
+    type_in(page, "mole tower was out and the light too")
+    assert offered(page) == ["0", "1"]
+    page.locator("header select").select_option("0")
+    until(page, "document.querySelectorAll('.reader .word').length === 60")
+    assert offered(page) == ["0", "1"]
+    for n in range(4):  # four are kept, and the first of them goes
+        type_in(page, f"w{n} mole tower was out and the light too")
+        kept = [*session.shown]
+        assert offered(page) == kept
+        page.locator("header select").select_option("0")
+        until(page, "document.querySelectorAll('.reader .word').length === 60")
+        assert offered(page) == kept
+    assert kept == ["0", "2", "3", "4", "5"]
+
+
+def test_names_of_what_is_not_there_are_not_asked_for(new_page):
+    page, asked = new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{tiny()[1]}#rec=7")
+    page.get_by_role("button", name="Go to the first recording").wait_for()
+    assert not [url for url in asked if "names.json" in url]
+    page.get_by_role("button", name="Go to the first recording").click()
+    page.wait_for_selector(".found li")
+    page.troubles.clear()  # one refusal, as was asked for

@@ -19,8 +19,11 @@ function Page() {
   const state = usePageState();
   const [names, setNames] = useState(null), [open, setOpen] = useState("");
   const { rec, batch } = state;
-  const home = useAnswer(`${rec} ${batch}`, async () => ({ ...await getJSON(paths.home(rec, batch)), of: { rec, batch } }));
+  // Asked anew each time: which texts there are to choose from changes with every text of one's own.
+  const home = useAnswer(`${rec} ${batch}`, async () => ({ ...await getJSON(paths.home(rec, batch), { fresh: true }), of: { rec, batch } }));
+  const there = home.fresh && !home.error; // or the names of what is not there would be asked for again and again
   useEffect(() => {
+    if (!there) return undefined;
     let timer = 0, wanted = true;
     const look = async () => {
       try {
@@ -33,7 +36,7 @@ function Page() {
     };
     look();
     return () => { wanted = false; clearTimeout(timer); };
-  }, [rec, batch]);
+  }, [rec, batch, there]);
   const data = home.value;
   useEffect(() => {
     if (!data) return undefined;
