@@ -128,3 +128,11 @@ def test_names_of_what_is_not_there_are_not_asked_for(new_page):
     page.get_by_role("button", name="Go to the first recording").click()
     page.wait_for_selector(".found li")
     page.troubles.clear()  # one refusal, as was asked for
+
+
+def test_a_server_that_ended_is_said_to_have_ended(new_page):
+    page = look(new_page(), tiny()[1], view="head", layer=1, head=2)
+    page.context.set_offline(True)
+    page.locator(".reader .word").nth(11).click()
+    page.get_by_text("The server does not answer: it has ended.").first.wait_for()
+    page.troubles.clear()

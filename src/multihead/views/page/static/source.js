@@ -12,6 +12,8 @@ export const standalone = carried !== null;
 async function ask(path, options = {}) {
   const answer = await fetch(path, {
     ...options, headers: { "x-multihead-token": token, ...options.headers },
+  }).catch((problem) => { // the browser's own words do not say that it is Ctrl-C in the terminal
+    throw problem.name === "AbortError" ? problem : new Error("The server does not answer: it has ended. Start multihead look again.");
   });
   if (!answer.ok) {
     let reason = `${answer.status}`;
