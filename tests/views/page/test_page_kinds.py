@@ -81,6 +81,35 @@ def test_either_text_can_be_held(new_page, translated):
     readers.nth(1).locator(".word").nth(2).hover()
 
 
+def strips(page) -> list[str]:
+    """What each strip says: up to how much, or how much here."""
+    return page.locator(".strip figcaption i").all_inner_texts()
+
+
+@pytest.mark.parametrize("reads", ["from", "to"])
+def test_a_strip_says_the_number_of_the_text_it_runs_along(new_page, translated, reads):
+    rec, address = translated
+    layer = crossing(rec)
+    page = look(new_page(), address, view="head", layer=layer, head=1, pin="q5", reads=reads)
+    page.wait_for_selector(".strip")
+    keys = ("entropy", "distance", "received")
+    numbers = [float(f"{float(rec.layers[layer][key][0, 1, 5]):.5g}") for key in keys]
+    units = ("nats", "tokens", "rows")
+    here = [f"{said(n)} {unit}" for n, unit in zip(numbers, units, strict=True)]
+    told = strips(page)
+    own = slice(0, 2) if reads == "from" else slice(2, 3)
+    assert told[own] == here[own]
+    others = [text for text in told if text not in told[own]]
+    assert len(others) == (1 if reads == "from" else 2)
+    assert all(text.startswith("up to ") for text in others)
+    which = 2 if reads == "from" else 0  # a click on a strip holds a word of its own text
+    strip = page.locator(".strip canvas").nth(which)
+    wide = strip.bounding_box()["width"]
+    strip.click(position={"x": wide * 2.5 / (9 if which else 6), "y": 10})
+    word = "source2" if which else "target2"
+    until(page, "document.querySelector('.sentence').textContent.startsWith(arg)", f"‘{word}’ (2)")
+
+
 def test_home_marks_the_layers_that_cross(new_page, translated):
     rec, address = translated
     page = look(new_page(), address)

@@ -18,7 +18,7 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
   const path = place === null ? null : from ? paths.row(weights, place) : paths.column(weights, place);
   const answer = useAnswer(path, () => getJSON(path));
   const seen = path && answer.value && answer.key === path ? answer.value : null;
-  const same = layer.query_text === layer.key_text;
+  const same = layer.query_text === layer.key_text && !layer.crosses; // two texts may be as long, and have no words
   const asked = from ? words[0] : words[1], other = from ? words[1] : words[0];
   const top = seen ? Math.max(1e-12, ...seen.weights.filter((v) => v !== null)) : 1;
   const shades = seen && seen.weights.map((v) => Math.sqrt((v || 0) / (state.by === "norm" ? top : 1)));
@@ -40,7 +40,11 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
       hover=${(i) => (same || from) && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "from")} label="the text, shaded by weight" />
     ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place} follow=${pinned !== null}
       hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
-    ${info && SHOWN.filter((key) => info.strips[key]).map((key) => html`<${Strip} label=${key === "received" ? "received (key)" : key} unit=${UNITS[key]} values=${key === "received" && state.sinks === "hide" ? info.strips[key].map((v, i) => (info.sinks.includes(i) ? null : v)) : info.strips[key]} mark=${place} pick=${pick} />`)}`;
+    ${info && SHOWN.filter((key) => info.strips[key]).map((key) => { // of two texts each strip runs along one
+    const asks = key !== "received", values = info.strips[key];
+    return html`<${Strip} label=${asks ? key : "received (key)"} unit=${UNITS[key]} values=${!asks && state.sinks === "hide" ? values.map((v, i) => (info.sinks.includes(i) ? null : v)) : values}
+      mark=${same || asks === from ? place : null} pick=${(i) => hold(i, asks ? "from" : "to")} />`;
+  })}`;
 }
 
 function said(seen, place, from, asked, other, by) {
