@@ -99,6 +99,28 @@ def test_by_norm_the_links_are_those_of_the_norm(new_page):
         said(float(row.max())),
     )
     assert top_of(page) == expected(row)
+    unit, (best, value) = "weight × ‖v W_O‖", expected(row)[0]
+    told = f"‘{rec().words[0][30]}’ (30) reads {value} from {best}, {unit}."
+    assert page.locator(".sentence").inner_text() == told
+    assert page.locator("table.top caption").first.inner_text() == f"reads most from ({unit})"
+    rows = page.locator("table.top").first.locator("tr").last.bounding_box()
+    box = page.locator(".links").bounding_box()
+    assert rows["y"] + rows["height"] <= box["y"] + box["height"]  # and there is room for it
+    page.get_by_role("radio", name="who looks at it").click()
+    page.get_by_text(f"is read most by ({unit})").wait_for()
+    assert page.locator(".sentence").inner_text().endswith(f", {unit}.")
+
+
+def test_times_uniform_the_links_are_weights_as_on_the_map(new_page):
+    state = {"layer": 1, "head": 2, "pin": "q30", "by": "norm", "scale": "uniform"}
+    page = look(new_page(), tiny()[1], view="head", **state)
+    row = rec().weights(1, 2, slice(30, 31))[0]
+    page.wait_for_selector("table.top")
+    assert top_of(page) == expected(row)
+    best, value = expected(row)[0]
+    told = f"‘{rec().words[0][30]}’ (30) reads {value} from {best}."
+    assert page.locator(".sentence").inner_text() == told
+    assert page.locator("table.top caption").first.inner_text() == "reads most from"
 
 
 def test_the_next_tokens_and_the_loss(head):

@@ -4,9 +4,8 @@ import { html } from "./vendor/preact.js";
 import { setState } from "./state.js";
 import { DECADES } from "./colours.js";
 import { Ramp } from "./grid.js";
-import { number, percent } from "./words.js";
+import { UNITS, number, percent } from "./words.js";
 
-const UNITS = { weight: "weight", norm: "weight × ‖v W_O‖" };
 const POOLED = { largest: "largest of", mean: "mean of the visible links in", sum: "sum of" };
 
 export function MapTools({ state, info }) {

@@ -6,9 +6,9 @@ import { getJSON, paths } from "./source.js";
 import { useAnswer } from "./hooks.js";
 import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
-import { measured, named, number, percent, visible } from "./words.js";
+import { UNITS, measured, named, number, percent, visible } from "./words.js";
 
-const UNITS = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
+const ALONG = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
 const SHOWN = ["entropy", "distance", "received"];
 
 export function Reading({ state, map, layer, words, info, pinned, hovered, point }) {
@@ -31,7 +31,7 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
       ${pinned !== null ? html`<button class="chip" onClick=${() => setState({ pin: "" })}>${named(asked, pinned)} held ×</button>`
     : html`<span class="note">Point at a word or at the map; a click holds it.</span>`}</div>
     <p class="sentence" aria-live="polite">${answer.error && answer.key === path ? answer.error : seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
-    <div class="links kept">${seen && html`<table class="top"><caption>${from ? "reads most from" : "is read most by"}</caption><tbody>
+    <div class="links kept">${seen && html`<table class="top"><caption>${from ? "reads most from" : "is read most by"}${state.by === "norm" ? ` (${UNITS.norm})` : ""}</caption><tbody>
         ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => hold(i, from ? "to" : "from")}>${named(other, i)}</button></td>
           <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
       ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}`}</div>
@@ -42,7 +42,7 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
       hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
     ${info && SHOWN.filter((key) => info.strips[key]).map((key) => { // of two texts each strip runs along one
     const asks = key !== "received", values = info.strips[key];
-    return html`<${Strip} label=${asks ? key : "received (key)"} unit=${UNITS[key]} values=${!asks && state.sinks === "hide" ? values.map((v, i) => (info.sinks.includes(i) ? null : v)) : values}
+    return html`<${Strip} label=${asks ? key : "received (key)"} unit=${ALONG[key]} values=${!asks && state.sinks === "hide" ? values.map((v, i) => (info.sinks.includes(i) ? null : v)) : values}
       mark=${same || asks === from ? place : null} pick=${(i) => hold(i, asks ? "from" : "to")} />`;
   })}`;
 }
@@ -50,9 +50,9 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
 function said(seen, place, from, asked, other, by) {
   if (!seen.top.length) return `${named(asked, place)} ${from ? "may look at nothing." : "is looked at by nobody."}`;
   const [best, value] = seen.top[0];
-  const whole = by === "norm" ? "" : from ? "" : ` In all it gets the weight of ${measured(seen.sum, "rows")}.`;
-  return from ? `${named(asked, place)} reads ${number(value)} from ${named(other, best)}.`
-    : `${named(asked, place)} is read most by ${named(other, best)}: ${number(value)}.${whole}`;
+  const unit = by === "norm" ? `, ${UNITS.norm}` : "", whole = unit || from ? "" : ` In all it gets the weight of ${measured(seen.sum, "rows")}.`;
+  return from ? `${named(asked, place)} reads ${number(value)} from ${named(other, best)}${unit}.`
+    : `${named(asked, place)} is read most by ${named(other, best)}: ${number(value)}${unit}.${whole}`;
 }
 
 /** What the model thinks comes next here, and what the token itself cost. */

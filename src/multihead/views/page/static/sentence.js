@@ -1,14 +1,14 @@
 // What is pointed at, in one sentence: who reads how much from whom, exactly; and what is hidden as hidden.
 
 import { getJSON, paths } from "./source.js";
-import { named, number } from "./words.js";
+import { UNITS, named, number } from "./words.js";
 
 /** `minus` is a map that is taken away; `factor` is how many tokens a cell stands for. */
 export async function sentence(map, minus, layer, words, { query, key, factor: f }) {
   const cell = (m) => getJSON(paths.cell(m, f, Math.floor(query / f), Math.floor(key / f)));
   const at = { f, words, rows: low(query, f, layer.queries), keys: low(key, f, layer.keys), query, key };
   try {
-    return minus ? apart(await cell(map), await cell(minus), at) : alone(await cell(map), at, map.by === "norm" ? ", weight × ‖v W_O‖" : "");
+    return minus ? apart(await cell(map), await cell(minus), at) : alone(await cell(map), at, map.by === "norm" ? `, ${UNITS.norm}` : "");
   } catch (error) { return error.message; }
 }
 

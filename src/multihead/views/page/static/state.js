@@ -85,8 +85,8 @@ function tell() { for (const listener of [...listeners]) listener(state); }
 addEventListener("popstate", () => { state = read(); tell(); });
 addEventListener("hashchange", () => { state = read(); tell(); });
 
-/** The state as it can be shown: by norm only where W_O was found. */
-export const within = (s, found) => (s.by === "norm" && !found ? { ...s, by: "weight" } : s);
+/** The state as it can be shown: by norm only where W_O was found, and not × uniform, which is of weights. */
+export const within = (s, found) => (s.by === "norm" && (!found || s.scale === "uniform") ? { ...s, by: "weight" } : s);
 
 /** What tells one map from another, as the server is asked for it. */
 export function mapOf(s, side = "") {

@@ -32,4 +32,7 @@ export const counted = (count, what) => `${count.toLocaleString("en")} ${count =
 /** A number and its unit: 0.5 rows, 1 row. */
 export const measured = (value, unit) => `${number(value)} ${value === 1 ? unit.replace(/s$/, "") : unit}`.trim();
 
+/** What a number of the map, or of a link, is of. */
+export const UNITS = { weight: "weight", norm: "weight × ‖v W_O‖" };
+
 export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(share * 100)} %`);
