@@ -236,3 +236,22 @@ def test_two_recordings(new_page):
     redrawn(page, "m.shown.minus.rec === arg", same, nth=2)
     first, second = (session.of(n).rec.weights(0, 1)[30, 4] for n in ("0", same))
     assert value_at(page, 30, 4, 2) == pytest.approx(float(first - second), abs=1e-3)
+
+
+def test_heads_of_the_other_recording_are_offered(new_page):
+    torch.manual_seed(4)
+    many, one = (recorded(torch.randn(h, 30, 8), torch.randn(h, 30, 8)) for h in (4, 1))
+    session = Session()
+    session.add(many, "many", {"model": "by hand"})
+    session.add(one, "one", {"model": "by hand"})
+    page = look(new_page(), serve(session), view="compare", rec="0", a="0.0", b="0.3", rb="1")
+    page.get_by_text("The other recording has no head 0.3").wait_for()
+    assert page.locator(".mapbox").count() == 0
+    choice = page.locator(".pair select").nth(1)
+    assert choice.locator("option").all_inner_texts() == ["choose a head", "0.0"]
+    choice.select_option("0.0")
+    redrawn(page, "m.shown.map.rec === '1'", nth=1)
+    assert value_at(page, 20, 4, 1) == pytest.approx(float(one.weights(0, 0)[20, 4]), abs=1e-3)
+    look(page, serve(session), view="compare", rec="1", a="0.0", b="0.3", rb="0")  # the other way
+    redrawn(page, "m.shown.map.rec === '0' && m.shown.map.head === 3", nth=1)
+    assert value_at(page, 20, 4, 1) == pytest.approx(float(many.weights(0, 3)[20, 4]), abs=1e-3)

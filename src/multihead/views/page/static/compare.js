@@ -36,22 +36,24 @@ function joined(data, names) {
   return data.heads.map((h) => ({ ...h, at: `${h.layer}.${h.head}`, scores: scores.get(`${h.layer}.${h.head}`) || {} }));
 }
 
+const headsOf = (d) => (d ? d.heads.map((h) => `${h.layer}.${h.head}`) : []);
+
 function Pair({ state, data }) {
-  const heads = data.heads.map((h) => `${h.layer}.${h.head}`);
-  const a = heads.includes(state.a) ? state.a : "", b = heads.includes(state.b) ? state.b : "";
   const rows = data.recordings.find((r) => r.id === state.rb)?.batches ?? 1, row = !state.rb || state.batch < rows ? state.batch : 0;
   const other = useAnswer(state.rb ? `${state.rb} ${row}` : null, () => getJSON(paths.home(state.rb, row)));
+  const there = state.rb ? other.fresh && other.value : data;
+  const heads = { a: headsOf(data), b: headsOf(there) }, known = (key) => (heads[key].includes(state[key]) ? state[key] : "");
+  const a = known("a"), b = known("b");
   const pick = (key, value) => html`<label>${key} <select value=${value} onChange=${(e) => setState({ [key]: e.target.value })}>
-    <option value="">choose a head</option>${heads.map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
+    <option value="">choose a head</option>${heads[key].map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
   const tools = html`<div class="tools"><h2>Side by side</h2>${pick("a", a)}${pick("b", b)}
     ${data.recordings.length > 1 && html`<label>b of <select value=${state.rb} onChange=${(e) => setState({ rb: e.target.value })}>
       <option value="">the same recording</option>${data.recordings.filter((r) => r.id !== state.rec).map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}</div>`;
-  if (!a || !b) return html`${tools}<p class="note">Choose two heads, here or among the dots.</p>`;
-  const there = state.rb ? other.fresh && other.value : data;
   if (!there) return html`${tools}<p class="note">${other.error || "…"}</p>`;
+  if (state.rb && state.b && !b) return html`${tools}<p class="error">The other recording has no head ${state.b}; choose one of its own as b.</p>`;
+  if (!a || !b) return html`${tools}<p class="note">Choose two heads, here or among the dots.</p>`;
   const place = (at, d) => d.layers.find((l) => l.index === Number(at.split(".")[0]));
   const la = place(a, data), lb = place(b, there);
-  if (!la || !lb) return html`${tools}<p class="error">The other recording has no layer of that number.</p>`;
   if (![la, lb].every((l) => l.maps)) return html`${tools}<p class="error">A recording of statistics alone (keep_qk=False) has no maps to compare.</p>`;
   return html`${tools}<${Maps} state=${state} a=${a} b=${b} data=${data} there=${there} row=${row} la=${la} lb=${lb} />`;
 }
