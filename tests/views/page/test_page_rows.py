@@ -68,6 +68,53 @@ def test_shares_and_columns_leave_padding_out(padded):
         assert not any(told[SHORT:])
 
 
+def test_padding_is_dimmed_and_counts_nowhere(new_page, padded):
+    session, rec, address = padded
+    number = next(iter(session.shown))
+    page = look(new_page(), address, rec=number, batch=1)
+    told = f"{SHORT} tokens, {LENGTH - SHORT} of padding"
+    assert page.locator(".about span").first.inner_text() == told
+    word = page.locator(".reader .word").nth(SHORT)
+    assert word.get_attribute("aria-label") == f"{word.inner_text()}, padding"
+    assert page.locator(".reader .padding").count() == LENGTH - SHORT
+    assert page.locator(".reader .word").nth(SHORT - 1).get_attribute("aria-label") is None
+    assert float(word.evaluate("e => getComputedStyle(e).opacity")) < 0.6
+    look(page, address, rec=number, batch=1, view="head", layer=1, head=2, tab="text")
+    assert page.locator(".reader .padding").count() == LENGTH - SHORT
+    assert in_map(page, "shown.padding") == [list(range(SHORT, LENGTH))] * 2
+    most = float(rec.layers[1]["entropy"][1, 2, :SHORT].max())
+    assert f"up to {said(float(f'{most:.5g}'))} nats" in page.locator(".strip").first.inner_text()
+    look(page, address, rec=number, batch=0)
+    assert page.locator(".about span").first.inner_text() == f"{LENGTH} tokens"
+    assert page.locator(".padding").count() == 0
+
+
+def test_strips_are_of_what_is_no_padding(padded):
+    from multihead.views.page.tiles import Map
+
+    session, rec, _ = padded
+    strips = session.of(next(iter(session.shown))).head(Map(1, 2, 1))["strips"]
+    assert [*strips] == ["entropy", "distance", "received"]
+    for values in strips.values():
+        assert None not in values[:SHORT]
+        assert values[SHORT:] == [None] * (LENGTH - SHORT)
+    got = rec.weights(1, 2, batch=1)[:SHORT].sum(0)
+    assert strips["received"][:SHORT] == pytest.approx(got[:SHORT].tolist(), rel=1e-3)
+
+
+def test_a_file_leaves_padding_out_as_the_server_does(from_disk, padded):
+    _, rec, _ = padded
+    only = Session()
+    only.add(rec, "two texts", {"model": "tiny"})
+    state = {"layer": 1, "head": 2, "pin": "q3", "reads": "to"}
+    page = from_disk(only, [(1, 2)], batch=1, view="head", **state)
+    page.wait_for_selector("table.top")
+    column = rec.weights(1, 2, batch=1)[:SHORT, 3]
+    whole = said(float(column.sum()))
+    assert f"the weight of {whole} rows" in page.locator(".sentence").inner_text()
+    assert page.locator(".reader .padding").count() == LENGTH - SHORT
+
+
 def test_the_model_is_in_sight_beside_every_choice(new_page, padded):
     session, _, address = padded
     page = new_page()

@@ -23,6 +23,16 @@ def texts_of(rec: Recording, batch: int) -> tuple[dict[str, list[str]], dict[int
     return texts, of_layer
 
 
+def padding_of(rec: Recording, batch: int, texts: dict[str, list[str]]) -> dict[str, list[int]]:
+    """The places of each text that only fill it up to the length of its batch."""
+    found = {}
+    for name, words in texts.items():
+        real = rec.source_real if name == "source" else rec.real
+        if real is not None and real.shape[1] == len(words) and not bool(real[batch].all()):
+            found[name] = (~real[batch]).nonzero()[:, 0].tolist()
+    return found
+
+
 def _words(words: list[list[str]] | None, ids, batch: int) -> list[str]:
     return words[batch] if words else [f"#{token}" for token in ids[batch].tolist()]
 

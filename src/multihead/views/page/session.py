@@ -13,7 +13,8 @@ from ..report import About, Report, Tell, check_text
 from .cache import Cache
 from .making import Guesses, Point, Text, cut_and_see, make_recording, read_again
 from .naming import Naming
-from .shown import Shown, numbers
+from .numbers import numbers
+from .shown import Shown
 from .tiles import Map
 
 CACHE = 256 * 2**20  # bytes of pyramids

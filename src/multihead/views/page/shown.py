@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +11,9 @@ from ...patterns import FEW, Sink, sinks_in
 from ...recording import Layer, Recording
 from ...recording.padding import received, shares
 from .cache import Cache
-from .labels import texts_of
+from .labels import padding_of, texts_of
+from .numbers import number, numbers
+from .strips import along
 from .strongest import strongest
 from .thumbs import THUMB, has_thumbs, thumbs
 from .tiles import BY, POOLS, SIDE, Map, Pyramid, build, cut_out, factors, tile
@@ -42,13 +43,15 @@ class Shown:
         self.check_batch(batch)
         rec, heads = self.rec, self.heads(batch)
         texts, of_layer = texts_of(rec, batch)
+        padding = padding_of(rec, batch, texts)
         loss = None if rec.loss is None else numbers(rec.loss[batch], 4)
         return {
             "label": self.label,
             "about": self.about,
             "batches": self.batches,
-            "tokens": 0 if rec.ids is None else rec.ids.shape[1],
+            "tokens": 0 if rec.ids is None else rec.ids.shape[1] - len(padding.get("text", ())),
             "texts": texts,
+            "padding": padding,
             "loss": loss,
             "guesses": self.guesses is not None,
             "damaged": rec.damaged(),
@@ -70,7 +73,7 @@ class Shown:
             kept = {k: v for k, v in row.items() if k not in _NOT_SHOWN}
             found.append(
                 {"layer": row["layer"], "head": head}
-                | {key: _number(value, 5) for key, value in kept.items()}
+                | {key: number(value, 5) for key, value in kept.items()}
                 | {
                     "sinks": list(keys),
                     "hidden": self.share_on(Map(layer.index, head, batch), keys),
@@ -105,7 +108,7 @@ class Shown:
         (got, rows), at = self._received(self.layer(which)), (which.batch, which.head)
         if not keys or got is None:
             return 0.0
-        return _number(float(got[at][list(keys)].sum() / rows[at]), 4)
+        return number(float(got[at][list(keys)].sum() / rows[at]), 4)
 
     def _received(self, layer: Layer) -> tuple[Tensor | None, Tensor]:
         """What keys get, and from how many rows, (batch, heads): of rows that are no padding."""
@@ -129,11 +132,11 @@ class Shown:
     def head(self, which: Map, strips: tuple[str, ...] = STRIPS) -> dict[str, Any]:
         """Strips along the text, sinks, and what each head of the layer moves."""
         layer = self.layer(which)
-        pick = (which.batch, which.head)
+        pick, real = (which.batch, which.head), self.rec.real_rows(layer)
         keys = self.sinks(layer, which.head, which.batch)
         return {
             "layer": which.layer, "head": which.head, "name": layer.name,
-            "strips": {key: numbers(layer[key][pick], 5) for key in strips if key in layer.kinds},
+            "strips": along(layer, pick, strips, self._received(layer)[0], real),
             "sinks": list(keys), "no_sinks": self._no_sinks(layer, which.batch),
             "hidden": self.share_on(which, keys),
             "norm_found": layer.output_norm() is not None,
@@ -214,10 +217,10 @@ class Shown:
         """What a token cost, and what the model thought would come behind it."""
         told: dict[str, Any] = {}
         if self.rec.loss is not None:
-            told["loss"] = _number(float(self.rec.loss[batch, place]), 4)
+            told["loss"] = number(float(self.rec.loss[batch, place]), 4)
         known = self.guesses if batch == 0 else None
         if known is not None and place < len(known):
-            told["next"] = [[word, _number(p, 4)] for word, p in known[place]]
+            told["next"] = [[word, number(p, 4)] for word, p in known[place]]
         return told
 
     def next_words(self, batch: int) -> list[list[tuple[str, float]]] | None:
@@ -283,14 +286,3 @@ def _layer(layer: Layer, query_text: str, key_text: str) -> dict[str, Any]:
         "thumbs": has_thumbs(layer),
         "offset": (layer.chunks[0].offset or 0) if len(layer.chunks) == 1 else 0,
     }  # fmt: skip
-
-
-def _number(value: float | int, digits: int) -> float | int | None:
-    """JSON knows no NaN and no infinity; and what nobody sees need not be sent."""
-    if isinstance(value, int):
-        return value
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-
-
-def numbers(values: Tensor, digits: int) -> list[float | None]:
-    return [_number(value, digits) for value in values.tolist()]

@@ -33,7 +33,7 @@ export function drawAxes(map, c) {
   const close = scale >= ROOM;
   c.textAlign = "right"; c.textBaseline = "middle";
   every(view.q, shown.layer.queries, (i, at) => {
-    c.fillStyle = map.cross?.query === i ? CROSS[theme()] : ink;
+    c.fillStyle = map.cross?.query === i ? CROSS[theme()] : shown.padding?.[0]?.includes(i) ? faint : ink;
     c.fillText(close ? shortened(shown.words[0][i] ?? String(i), Math.floor((map.margin.left - 22) / 6.7)) : String(i), map.margin.left - 6, map.margin.top + at);
   });
   every(view.k, shown.layer.keys, (i, at) => {
@@ -41,7 +41,7 @@ export function drawAxes(map, c) {
     c.translate(map.margin.left + at, map.margin.top - 6);
     c.rotate(close ? -Math.PI / 3 : 0);
     c.textAlign = close ? "left" : "center"; c.textBaseline = close ? "middle" : "alphabetic";
-    c.fillStyle = map.cross?.key === i ? CROSS[theme()] : ink;
+    c.fillStyle = map.cross?.key === i ? CROSS[theme()] : shown.padding?.[1]?.includes(i) ? faint : ink;
     c.fillText(close ? shortened(shown.words[1][i] ?? String(i), Math.floor((map.margin.top - 10) / 5.7)) : String(i), 0, 0);
     c.restore();
   });

@@ -51,12 +51,14 @@ function pooled(a, factor = coarsest(a)) {
   return cells;
 }
 
+const paddingOf = (a) => new Set(file.home.padding[layerOf(a.layer).query_text]);
+
 /** What share of all weight lies on the keys that are hidden; null where the file does not tell. */
 function shareOn(a, keys) {
   const told = file.heads[a.at], { received } = told.strips;
   if (String(keys) === String(told.sinks)) return told.hidden;
   if (!received || !file.exact[a.at]) return null;
-  const rows = exactly(a.at).lse.filter((v) => v !== -Infinity).length;
+  const none = paddingOf(a), rows = exactly(a.at).lse.filter((v, i) => v !== -Infinity && !none.has(i)).length;
   return keys.reduce((sum, key) => sum + received[key], 0) / Math.max(1, rows);
 }
 
@@ -77,8 +79,8 @@ const ANSWERS = {
   cell: (a) => (file.exact[a.at] ? exactCell(a) : pooledCell(a)),
   row: (a) => links(exactly(a.at).row(a.rest[0], 0, exactly(a.at).keys, checked(a), new Set()), a, "query"),
   column: (a) => {
-    const h = exactly(a.at), found = new Float32Array(h.queries);
-    for (let i = 0; i < h.queries; i++) found[i] = h.row(i, a.rest[0], a.rest[0] + 1, checked(a), new Set())[0];
+    const h = exactly(a.at), found = new Float32Array(h.queries), none = paddingOf(a); // nobody asks for rows of padding
+    for (let i = 0; i < h.queries; i++) if (!none.has(i)) found[i] = h.row(i, a.rest[0], a.rest[0] + 1, checked(a), new Set())[0];
     return links(found, a, "key");
   },
 };

@@ -71,7 +71,7 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
   const infos = [useAnswer(heads[0], () => getJSON(heads[0])), useAnswer(heads[1], () => getJSON(heads[1]))];
   const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
   const maps = { a: kept(seen, "a", la), b: kept(seen, "b", lb) };
-  const wordsOf = (layer, d) => [d.texts[layer.query_text], d.texts[layer.key_text]];
+  const of = (layer, d) => { const each = (all) => [all[layer.query_text], all[layer.key_text]]; return { words: each(d.texts), padding: each(d.padding) }; };
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: point };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const own = [factorsFor(data, a, la), factorsFor(there, b, lb)];
@@ -86,11 +86,11 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
     ${both.length > 0 && html`<button class="chip sinks" aria-pressed=${hides} onClick=${() => setState({ sinks: hides ? "show" : "hide" })}>
       weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button>`}</div>
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
-        <${MapView} map=${maps.a} layer=${la} words=${wordsOf(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
+        <${MapView} map=${maps.a} layer=${la} ...${of(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
-        <${MapView} map=${maps.b} layer=${lb} words=${wordsOf(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
+        <${MapView} map=${maps.b} layer=${lb} ...${of(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b</figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} words=${wordsOf(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />
+        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} ...${of(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />
         <${DifferenceLegend} state=${seen} drawn=${apart} /></figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
     </div>

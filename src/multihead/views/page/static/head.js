@@ -21,7 +21,7 @@ export function Head({ state, data, names }) {
   const layer = data.layers.find((l) => l.index === state.layer) || data.layers[0];
   const head = Math.min(state.head, layer.heads - 1);
   const wrong = layer.index !== state.layer || head !== state.head;
-  const words = [data.texts[layer.query_text], data.texts[layer.key_text]];
+  const [words, padding] = [data.texts, data.padding].map((all) => [all[layer.query_text], all[layer.key_text]]);
   const path = paths.head({ ...mapOf(state), layer: layer.index, head });
   const info = useAnswer(path, () => getJSON(path));
   const seen = within(state, info.value?.norm_found), map = { ...mapOf(seen), layer: layer.index, head };
@@ -48,7 +48,7 @@ export function Head({ state, data, names }) {
         <span class="hops">${hop("↑", -1, 0, data, layer, head)}${hop("↓", 1, 0, data, layer, head)}${hop("←", 0, -1, data, layer, head)}${hop("→", 0, 1, data, layer, head)}</span></div>
       ${wrong && html`<p class="error" role="status">There is no head ${state.layer}.${state.head} here; this is ${layer.index}.${head}.</p>`}
       <${MapTools} state=${state} info=${told} drawn=${drawn} />
-      <${MapView} map=${map} layer=${layer} words=${words} hidden=${hidden} scale=${state.scale} lock=${state.lock}
+      <${MapView} map=${map} layer=${layer} words=${words} padding=${padding} hidden=${hidden} scale=${state.scale} lock=${state.lock}
         view=${{ q: state.q, k: state.k, span: state.span }} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} factors=${factors}
@@ -65,7 +65,7 @@ export function Head({ state, data, names }) {
           setLassoing=${setLassoing} lasso=${lasso} cut=${cut} setCut=${setCut} />`
       : state.tab === "joins" ? html`<${Joins} info=${told} layer=${layer} head=${head} />`
         : state.tab === "export" ? html`<${Exports} state=${state} layer=${layer} head=${head} />`
-          : html`<${Reading} state=${seen} map=${map} layer=${layer} words=${words} info=${told} pinned=${pinned} hovered=${hovered} point=${setHovered} />`}
+          : html`<${Reading} state=${seen} map=${map} layer=${layer} words=${words} padding=${padding} info=${told} pinned=${pinned} hovered=${hovered} point=${setHovered} />`}
       </div>
     </section></div>`;
 }

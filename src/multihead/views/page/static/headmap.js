@@ -9,7 +9,7 @@ import { sentence } from "./sentence.js";
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
 /** `minus` is a map that is taken away from this one; `beside` one that shares its range. */
-export function MapView({ map, minus, beside, layer, words, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, factors }) {
+export function MapView({ map, minus, beside, layer, words, padding, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, factors }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
   const second = minus || beside;
@@ -64,7 +64,7 @@ export function MapView({ map, minus, beside, layer, words, hidden, scale, lock,
     const m = drawing.current;
     m.lassoing = Boolean(lassoing);
     if (!lassoing && m.lasso) { m.lasso = null; }
-    m.show({ map, minus, layer, words, hidden, held, scale: minus ? "difference" : scale, most, factors });
+    m.show({ map, minus, layer, words, padding, hidden, held, scale: minus ? "difference" : scale, most, factors });
   });
   useEffect(() => {
     const m = drawing.current, v = m.view;

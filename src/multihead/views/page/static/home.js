@@ -8,14 +8,14 @@ import { Strip } from "./strips.js";
 import { counted } from "./words.js";
 
 export function Home({ state, data, names }) {
-  const words = data.texts.text || data.texts[data.layers[0].query_text];
+  const name = data.texts.text ? "text" : data.layers[0].query_text;
   return html`<div class="home">
     <section class="found" aria-label="what was found"><h2>What was found</h2><${Found} data=${data} names=${names} /></section>
     <section class="text" aria-label="the text"><h2>The text</h2>
       ${data.loss ? html`<p class="note">Shaded by loss: how much each token surprised the model, in nats.</p>
         <${Strip} label="loss" unit="nats" values=${data.loss} mark=${null} pick=${() => {}} />`
     : html`<p class="note">No loss: the model gave no next-token logits for this text.</p>`}
-      <${Reader} words=${words} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
+      <${Reader} words=${data.texts[name]} padding=${data.padding[name]} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
         pinned=${null} hover=${() => {}} pick=${() => {}} label="the text, shaded by loss" /></section>
     <section class="heads" aria-label="every head"><${Grid} state=${state} data=${data} names=${names} /></section>
   </div>`;

@@ -65,6 +65,7 @@ function Trouble({ message, first }) {
 function Top({ state, data, open }) {
   const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${about.bos_token}` : "no BOS";
   const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
+  const padding = data.padding.text ? `, ${data.padding.text.length.toLocaleString("en")} of padding` : "";
   const link = (view, label) => html`<a href="#view=${view}" class=${state.view === view ? "here" : ""}
     aria-current=${state.view === view ? "page" : undefined}
     onClick=${(e) => { e.preventDefault(); setState({ view }); }}>${label}</a>`;
@@ -73,7 +74,7 @@ function Top({ state, data, open }) {
     <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
     <p class="about" title=${about.model || data.label}>
       <b>${about.model || data.label}</b>
-      <span>${!data.tokens ? counted(data.layers[0].queries, "places") : cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")}</span>
+      <span>${!data.tokens ? counted(data.layers[0].queries, "places") : cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")}${padding}</span>
       <span>${data.tokens ? bos : "no text"}</span>
       ${data.row?.[1] > 1 && html`<span>row ${data.row[0]} of ${data.row[1]}</span>`}</p>
     ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}

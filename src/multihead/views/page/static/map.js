@@ -26,7 +26,7 @@ export class HeadMap {
     this.watcher.observe(canvas.parentElement);
   }
 
-  /** Show a map: {map, minus, layer, words: [query, key], hidden, scale, most(factor), factors}. */
+  /** Show a map: {map, minus, layer, words: [query, key], padding: [query, key], hidden, scale, most(factor), factors}. */
   show(shown) {
     const before = this.shown;
     this.shown = shown;

@@ -7,8 +7,8 @@ import { useLatest } from "./hooks.js";
 
 const FAINTEST = 0.004;
 
-/** `shades` are 0 to 1 a word; `hover` and `pick` are told the place of a word. */
-export function Reader({ words, shades, pinned, hover, pick, label, follow = false }) {
+/** `shades` are 0 to 1 a word; `hover` and `pick` are told the place of a word; `padding` are places that are no words. */
+export function Reader({ words, padding, shades, pinned, hover, pick, label, follow = false }) {
   const box = useRef(), spans = useRef([]), shaded = useRef([]);
   const hear = useLatest((what, at) => (what === "hover" ? hover(at) : pick(at)));
   useEffect(() => {
@@ -24,9 +24,15 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
       if (word.includes("\n")) made.append(document.createElement("br"));
       return span;
     });
+    for (const i of padding || []) {
+      const span = spans.current[i];
+      span.classList.add("padding");
+      span.title += ", padding";
+      span.ariaLabel = `${span.textContent}, padding`;
+    }
     shaded.current = [];
     box.current.replaceChildren(made);
-  }, [words]);
+  }, [words, padding]);
   useEffect(() => {
     for (const i of shaded.current) if (spans.current[i]) spans.current[i].style.backgroundColor = "";
     shaded.current = [];
@@ -49,7 +55,7 @@ export function Reader({ words, shades, pinned, hover, pick, label, follow = fal
     const watcher = new ResizeObserver(bring); // what comes later beside the text makes it smaller
     watcher.observe(box.current);
     return () => watcher.disconnect();
-  }, [pinned, words, follow]);
+  }, [pinned, words, padding, follow]);
   const spaced = words.length > 1 && !words.some((word) => /^\s/.test(word)); // labels, or words without their spaces
   const at = (e) => (e.target.dataset.i === undefined ? null : Number(e.target.dataset.i));
   const key = (e) => {

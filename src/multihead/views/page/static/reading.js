@@ -11,7 +11,7 @@ import { UNITS, measured, named, number, percent, visible } from "./words.js";
 const ALONG = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
 const SHOWN = ["entropy", "distance", "received"];
 
-export function Reading({ state, map, layer, words, info, pinned, hovered, point }) {
+export function Reading({ state, map, layer, words, padding, info, pinned, hovered, point }) {
   const from = state.reads !== "to";
   const place = pinned ?? (hovered ? (from ? hovered.query : hovered.key) : null);
   const weights = { ...map, by: state.by };
@@ -36,9 +36,9 @@ export function Reading({ state, map, layer, words, info, pinned, hovered, point
           <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
       ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}`}</div>
     ${!same && html`<h3>The text that asks</h3>`}
-    <${Reader} words=${words[0]} shades=${same || !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
+    <${Reader} words=${words[0]} padding=${padding[0]} shades=${same || !from ? shades : null} pinned=${same || from ? place : null} follow=${pinned !== null}
       hover=${(i) => (same || from) && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "from")} label="the text, shaded by weight" />
-    ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} shades=${from ? shades : null} pinned=${from ? null : place} follow=${pinned !== null}
+    ${!same && html`<h3>The text that is asked</h3><${Reader} words=${words[1]} padding=${padding[1]} shades=${from ? shades : null} pinned=${from ? null : place} follow=${pinned !== null}
       hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
     ${info && SHOWN.filter((key) => info.strips[key]).map((key) => { // of two texts each strip runs along one
     const asks = key !== "received", values = info.strips[key];

@@ -46,6 +46,6 @@ export function Surgery({ state, data, layer, head, words, lassoing, setLassoing
       <p>Costlier now: ${costliest.filter(([v]) => v > 0).map(([v, i]) => html`<button class="chip" onClick=${() => setState({ pin: `q${i}` })}>${named(words, i)} +${number(v, 2)}</button>`)}</p>
       ${at !== null && at < cut.next.length && cut.next_before[at] ? html`<div class="links"><${Next} next=${cut.next_before[at]} loss=${data.loss[at]} caption=${`after ${named(words, at)}, before the cut`} after=${words[at + 1]} />
         <${Next} next=${cut.next[at]} loss=${cut.loss[at]} caption="and with the cut" after=${words[at + 1]} /></div>` : html`<p class="note">Click a word for its next words before and after.</p>`}
-      <${Reader} words=${words} shades=${worse.map((v) => Math.max(0, Math.min(1, v / 4)))} pinned=${at} follow=${at !== null} hover=${() => {}}
+      <${Reader} words=${words} padding=${data.padding[layer.query_text]} shades=${worse.map((v) => Math.max(0, Math.min(1, v / 4)))} pinned=${at} follow=${at !== null} hover=${() => {}}
         pick=${(i) => setState({ pin: `q${i}` })} label="the text, shaded by what the cut costs" />`}`;
 }
