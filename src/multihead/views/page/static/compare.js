@@ -9,7 +9,7 @@ import { MapView } from "./headmap.js";
 import { DifferenceLegend, Legend, MapTools } from "./legend.js";
 import { labelOf, statsOf } from "./grid.js";
 import { Scatter } from "./scatter.js";
-import { counted, number, percent } from "./words.js";
+import { counted, legible, number, percent } from "./words.js";
 
 export function Compare({ state, data, names }) {
   const rows = useMemo(() => joined(data, names), [data, names?.version]);
@@ -48,7 +48,7 @@ function Pair({ state, data }) {
     <option value="">choose a head</option>${heads[key].map((h) => html`<option value=${h}>${h}</option>`)}</select></label>`;
   const tools = html`<div class="tools"><h2>Side by side</h2>${pick("a", a)}${pick("b", b)}
     ${data.recordings.length > 1 && html`<label>b of <select value=${state.rb} onChange=${(e) => setState({ rb: e.target.value })}>
-      <option value="">the same recording</option>${data.recordings.filter((r) => r.id !== state.rec).map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}</div>`;
+      <option value="">the same recording</option>${data.recordings.filter((r) => r.id !== state.rec).map((r) => html`<option value=${r.id}>${legible(r.label)}</option>`)}</select></label>`}</div>`;
   if (!there) return html`${tools}<p class="note">${other.error || "…"}</p>`;
   if (state.rb && state.b && !b) return html`${tools}<p class="error">The other recording has no head ${state.b}; choose one of its own as b.</p>`;
   if (!a || !b) return html`${tools}<p class="note">Choose two heads, here or among the dots.</p>`;
@@ -87,7 +87,7 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
       weight on ${both.length > 1 ? "keys" : "key"} ${both.join(", ")} ${hides ? "hidden in both" : "shown"}: a ${share(infos[0])}, b ${share(infos[1])}${" "}<u>${hides ? "show" : "hide"}</u></button>`}</div>
     <div class="three"><figure><figcaption>a: ${a} <small>${la.name}</small></figcaption>
         <${MapView} map=${maps.a} layer=${la} ...${of(la, data)} hidden=${out[0]} label=${`map of head ${a}`} factors=${fa} beside=${maps.b} drawn=${change(setDrawn)} ...${shared} /></figure>
-      <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${there.label}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
+      <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${legible(there.label)}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
         <${MapView} map=${maps.b} layer=${lb} ...${of(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b</figcaption>
         <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} ...${of(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />

@@ -11,7 +11,7 @@ import { Compare } from "./compare.js";
 import { OwnText } from "./owntext.js";
 import { Help } from "./help.js";
 import { ExportView } from "./exporting.js";
-import { counted } from "./words.js";
+import { counted, legible } from "./words.js";
 
 const VIEWS = { home: Home, head: Head, compare: Compare };
 
@@ -63,7 +63,8 @@ function Trouble({ message, first }) {
 
 /** Always in sight: the model, how it was quantised, its first token, and how many there are. */
 function Top({ state, data, open }) {
-  const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${about.bos_token}` : "no BOS";
+  const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${legible(about.bos_token || "")}` : "no BOS";
+  const of = legible(about.model || data.label);
   const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
   const padding = data.padding.text ? `, ${data.padding.text.length.toLocaleString("en")} of padding` : "";
   const link = (view, label) => html`<a href="#view=${view}" class=${state.view === view ? "here" : ""}
@@ -72,14 +73,14 @@ function Top({ state, data, open }) {
   return html`<header>
     <a class="logo" href="#" onClick=${(e) => { e.preventDefault(); setState({ view: "home" }); }}>multihead</a>
     <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
-    <p class="about" title=${about.model || data.label}>
-      <b>${about.model || data.label}</b>
+    <p class="about" title=${of}>
+      <b>${of}</b>
       <span>${!data.tokens ? counted(data.layers[0].queries, "places") : cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")}${padding}</span>
       <span>${data.tokens ? bos : "no text"}</span>
       ${data.row?.[1] > 1 && html`<span>row ${data.row[0]} of ${data.row[1]}</span>`}</p>
-    ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec}
+    ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec} title=${legible(data.label)}
       onChange=${(e) => setState({ rec: e.target.value, batch: 0, rb: state.rb === e.target.value ? "" : state.rb })}>
-      ${data.recordings.map((r) => html`<option value=${r.id}>${r.label}</option>`)}</select></label>`}
+      ${data.recordings.map((r) => html`<option value=${r.id}>${legible(r.label)}</option>`)}</select></label>`}
     ${data.batches > 1 && html`<label class="pick">row <select value=${state.batch}
       onChange=${(e) => setState({ batch: Number(e.target.value) })}>
       ${Array.from({ length: data.batches }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}

@@ -1,12 +1,16 @@
 // Tokens as a person can see them: a space is ·, a line end is ⏎.
 
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u; // what turns the line round, or cannot be seen at all
 const MARKS = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
 /** One token on one line. */
 export function visible(word) {
   if (word === "") return "∅";
-  return [...word].map((c) => MARKS[c] || (/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u.test(c) ? "\ufffd" : c)).join("");
+  return [...word].map((c) => MARKS[c] || (UNSEEN.test(c) ? "\ufffd" : c)).join("");
 }
+
+/** A name that somebody gave, on one line: its spaces are spaces. */
+export const legible = (label) => [...label].map((c) => (UNSEEN.test(c) ? "\ufffd" : c)).join("");
 
 export function shortened(word, most = 14) {
   const letters = [...visible(word)];

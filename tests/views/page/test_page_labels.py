@@ -1,0 +1,37 @@
+"""Labels that somebody gave, as long and as odd as they come; and small words that must be right."""
+
+import torch
+from pages import READY, look, recorded, serve
+
+from multihead.views.page.session import Session
+
+ODD = "a\u202eb c\x00d"
+LONG = "a rather long name of a text that goes on and on"
+
+
+def session_of(*labels: str, words: list[str] | None = None) -> Session:
+    torch.manual_seed(5)
+    session = Session()
+    for label in labels:
+        rec = recorded(torch.randn(1, 20, 8), torch.randn(1, 20, 8), words)
+        session.add(rec, label, {"model": "by hand"})
+    return session
+
+
+def test_labels_are_legible_and_keep_their_spaces(new_page):
+    page = look(new_page(), serve(session_of("plain", ODD)))
+    options = page.locator("header option").evaluate_all("all => all.map((o) => o.textContent)")
+    assert options == ["plain", "a\ufffdb c\ufffdd"]
+    look(page, page.url.partition("#")[0], view="compare", a="0.0", b="0.0", rb="1")
+    page.wait_for_function(READY)
+    choices = page.locator(".pair option").evaluate_all("all => all.map((o) => o.textContent)")
+    assert "a\ufffdb c\ufffdd" in choices
+    assert "a\ufffdb c\ufffdd" in page.locator(".three figcaption").nth(1).inner_text()
+
+
+def test_a_word_without_end_is_wrapped(new_page):
+    words = ["x" * 3000, *(f"w{i}" for i in range(19))]
+    page = look(new_page(), serve(session_of("plain", words=words)))
+    assert page.locator(".reader").evaluate("e => e.scrollWidth <= e.clientWidth")
+    first, box = (page.locator(at).first.bounding_box() for at in (".reader .word", ".reader"))
+    assert first["x"] + first["width"] <= box["x"] + box["width"]
