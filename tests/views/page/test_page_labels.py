@@ -1,5 +1,8 @@
 """Labels that somebody gave, as long and as odd as they come; and small words that must be right."""
 
+import xml.etree.ElementTree as ET
+
+import pytest
 import torch
 from pages import READY, look, recorded, serve
 
@@ -35,3 +38,16 @@ def test_a_word_without_end_is_wrapped(new_page):
     assert page.locator(".reader").evaluate("e => e.scrollWidth <= e.clientWidth")
     first, box = (page.locator(at).first.bounding_box() for at in (".reader .word", ".reader"))
     assert first["x"] + first["width"] <= box["x"] + box["width"]
+
+
+def test_a_view_that_is_exported_cuts_a_label_off_where_the_page_does(new_page):
+    page = look(new_page(), serve(session_of(LONG, "other")))
+    box = page.locator("header select").bounding_box()
+    assert page.locator("header select").get_attribute("title") == LONG
+    page.get_by_role("button", name="Export", exact=True).click()
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="View as SVG").click()
+    tree, space = ET.fromstring(coming.value.path().read_bytes()), "{http://www.w3.org/2000/svg}"
+    (inside,) = (s for s in tree.iter(f"{space}svg") if s[0].text == LONG)
+    assert float(inside.get("width")) == pytest.approx(box["width"], abs=0.1)
+    assert float(inside.get("x")) == pytest.approx(box["x"], abs=0.1)

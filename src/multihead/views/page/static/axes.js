@@ -3,6 +3,7 @@
 import { shortened } from "./words.js";
 import { theme } from "./colours.js";
 
+export const TITLES = { query: "← asks (query)", key: "is asked (key) →" };
 const ROOM = 9; // pixels that a word needs
 export const NEARLY = 1e-6; // a view that begins at a token may be off by a rounding
 const INK = { light: "#2b2f36", dark: "#d8dde4" };
@@ -15,11 +16,11 @@ export function drawAxes(map, c) {
   c.font = '600 11px system-ui, "DejaVu Sans", sans-serif';
   c.fillStyle = faint;
   c.textAlign = "right"; c.textBaseline = "alphabetic";
-  c.fillText(map.margin.left > 110 ? "is asked (key) →" : "asked →", map.margin.left - 14, map.margin.top - 7); // in the corner, where no word comes
+  c.fillText(map.margin.left > 110 ? TITLES.key : "asked →", map.margin.left - 14, map.margin.top - 7); // in the corner, where no word comes
   c.save();
   c.translate(11, map.margin.top); c.rotate(-Math.PI / 2);
   c.textAlign = "right";
-  c.fillText("← asks (query)", 0, 0);
+  c.fillText(TITLES.query, 0, 0);
   c.restore();
   c.font = FONT;
   c.fillStyle = ink;

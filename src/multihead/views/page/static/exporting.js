@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { download, getJSON, paths, save, standalone } from "./source.js";
 import { Dialog } from "./dialog.js";
 import { pngOfView, svgOfView } from "./snapshot.js";
-import { NEARLY } from "./axes.js";
+import { NEARLY, TITLES } from "./axes.js";
 import { shortened } from "./words.js";
 
 /** The whole view as it is on the screen; from every view. */
@@ -82,7 +82,8 @@ export async function svgOf(canvas, title) {
   const cut = Object.assign(document.createElement("canvas"), { width: side * m.ratio, height: side * m.ratio });
   cut.getContext("2d").drawImage(canvas, -MARGIN.left * m.ratio, -MARGIN.top * m.ratio);
   const safe = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.codePointAt(0)};`);
-  const words = [], step = Math.max(1, Math.ceil(13 / s));
+  const words = [`<text x="${MARGIN.left - 14}" y="${MARGIN.top - 7}" text-anchor="end" font-weight="600">${TITLES.key}</text>`,
+    `<text transform="translate(11 ${MARGIN.top}) rotate(-90)" text-anchor="end" font-weight="600">${TITLES.query}</text>`], step = Math.max(1, Math.ceil(13 / s));
   for (let i = Math.max(0, Math.ceil(m.view.q - NEARLY)); i < Math.min(m.shown.layer.queries, m.view.q + m.view.span); i += step) {
     words.push(`<text x="${MARGIN.left - 6}" y="${MARGIN.top + (i + 0.5 - m.view.q) * s + 4}" text-anchor="end">${safe(s >= 9 ? shortened(m.shown.words[0][i] ?? "") : String(i))}</text>`);
   }

@@ -33,7 +33,7 @@ function draw(element, frame, clip, drawn) {
   drawn.push(...boxOf(box, frame, style));
   if (element.tagName === "SELECT" || element.tagName === "INPUT" || element.tagName === "TEXTAREA") {
     const said = element.tagName === "SELECT" ? element.selectedOptions[0]?.textContent || "" : element.value;
-    drawn.push(words(said, box.left + 8, box.top + box.height / 2, frame, style));
+    drawn.push(cutOff(words(said, box.left + 8, box.top + box.height / 2, frame, style), box, frame));
     return;
   }
   const inner = style.overflowX === "visible" ? clip : crossed(box, clip);
@@ -47,6 +47,12 @@ const meets = (a, b) => a.right > b.left && a.left < b.right && a.bottom > b.top
 const crossed = (a, b) => ({
   left: Math.max(a.left, b.left), right: Math.min(a.right, b.right), top: Math.max(a.top, b.top), bottom: Math.min(a.bottom, b.bottom),
 });
+
+/** Only what of a drawing is inside of a box. */
+function cutOff(drawing, box, frame) {
+  const at = [box.left - frame.left, box.top - frame.top];
+  return `<svg x="${at[0]}" y="${at[1]}" width="${box.width}" height="${box.height}" viewBox="${at.join(" ")} ${box.width} ${box.height}">${drawing}</svg>`;
+}
 
 function boxOf(box, frame, style) {
   const clear = /^rgba\(.*, 0\)$|^transparent$/.test(style.backgroundColor), edge = parseFloat(style.borderTopWidth);
