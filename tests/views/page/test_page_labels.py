@@ -4,8 +4,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-from pages import READY, look, recorded, serve
+from pages import EVERY, READY, look, recorded, serve
 
+import multihead as mh
 from multihead.views.page.session import Session
 
 ODD = "a\u202eb c\x00d"
@@ -51,3 +52,14 @@ def test_a_view_that_is_exported_cuts_a_label_off_where_the_page_does(new_page):
     (inside,) = (s for s in tree.iter(f"{space}svg") if s[0].text == LONG)
     assert float(inside.get("width")) == pytest.approx(box["width"], abs=0.1)
     assert float(inside.get("x")) == pytest.approx(box["x"], abs=0.1)
+
+
+def test_a_key_head_is_counted_from_0_and_says_so(new_page):
+    attention = mh.MultiHeadAttention(24, 6, num_kv_heads=3, mask=mh.causal())
+    with torch.no_grad(), mh.record(attention, stats=EVERY) as rec:
+        attention(torch.randn(1, 20, 24))
+    session = Session()
+    session.add(rec, "a layer", {})
+    page = look(new_page(), serve(session), view="head", head=4, tab="joins")
+    shared = page.locator(".panel dd").first
+    assert shared.inner_text() == "2, of 0 to 2, shared by 2 heads"

@@ -203,6 +203,8 @@ def test_how_the_head_joins_the_others(head):
     head.wait_for_selector("svg.joins")
     texts = head.locator("svg.joins g text").all_text_contents()[::2]
     assert [float(t) for t in texts] == pytest.approx(moves.tolist(), abs=0.006)
+    shared = head.locator(".panel dd").first
+    assert shared.inner_text() == "0, the only one, shared by 3 heads"
     head.locator("svg.joins g.click").first.click()
     until(head, "document.querySelector('h1').textContent === '1.0'")
     redrawn(head, "m.shown.map.head === 0")

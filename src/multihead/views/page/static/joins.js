@@ -23,7 +23,7 @@ export function Joins({ info, layer, head }) {
       <path d="M${width / 2} 186V206" class="arrow" /><rect x=${width / 2 - 90} y="208" width="180" height="34" rx="4" class="box" />
       <text x=${width / 2} y="230" text-anchor="middle">W_O</text>
       <path d="M${width / 2} 243V262" class="arrow" /><text x=${width / 2} y="280" text-anchor="middle">added to the residual stream</text></svg>
-    <dl><dt>key and value head</dt><dd>${info.kv_head} of ${layer.kv_heads}${layer.kv_heads < layer.heads ? `, shared by ${layer.heads / layer.kv_heads} heads` : ""}</dd>
+    <dl><dt>key and value head</dt><dd>${info.kv_head}, ${layer.kv_heads === 1 ? "the only one" : `of 0 to ${layer.kv_heads - 1}`}${layer.kv_heads < layer.heads ? `, shared by ${layer.heads / layer.kv_heads} heads` : ""}</dd>
       <dt>scale</dt><dd>${number(info.scale)}</dd><dt>mask</dt><dd><code>${info.mask || "none"}</code></dd>
       ${info.softcap && html`<dt>softcap</dt><dd>${number(info.softcap)}</dd>`}</dl>`;
 }
