@@ -138,7 +138,7 @@ def _resting(report: Report) -> list[str]:
     own = [s for habit in report.habits for s in habit.sinks if s.key == 0]
     every = sum(layer.heads for layer in report.rec.layers)
     first = f" ({visible(report.words[0])})" if report.words else ""
-    leave = "leaves" if len(own) == 1 else "leave"
+    leave = "leaves" if 1 in (len(own), every) else "leave"
     said = (
         f"{len(own)} of {many(every, 'head')} {leave} over 0.3 of a row on the first token{first}"
     )

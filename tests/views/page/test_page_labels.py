@@ -63,3 +63,11 @@ def test_a_key_head_is_counted_from_0_and_says_so(new_page):
     page = look(new_page(), serve(session), view="head", head=4, tab="joins")
     shared = page.locator(".panel dd").first
     assert shared.inner_text() == "2, of 0 to 2, shared by 2 heads"
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_one_head_leaves_and_two_leave(heads):
+    session = Session()
+    session.add(recorded(torch.zeros(heads, 40, 8), torch.zeros(heads, 40, 8)), "even", {})
+    (said,) = (s for s in session.findings("0") if "over 0.3 of a row" in s)
+    assert said.startswith("0 of 1 head leaves" if heads == 1 else "0 of 2 heads leave ")
