@@ -11,7 +11,10 @@ from pathlib import Path
 
 from measure import RESULTS
 
-PAGES = [Path(__file__).parent.parent / name for name in ("docs/performance.md", "README.md")]
+PAGES = [
+    Path(__file__).parent.parent / name
+    for name in ("docs/performance.md", "docs/induction.md", "README.md")
+]
 
 
 def attend(body: dict) -> str:
@@ -176,6 +179,26 @@ _SWEEPS = ("received", "map")
 _FORWARD = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
 
 
+def induction(body: dict) -> str:
+    """What cutting the links of each head does to a model that has learnt to copy."""
+    rows = [
+        (
+            f"{r['links']}, {r['heads']}" if r["heads"] else r["links"], f"{r['copied']:.2f}",
+            f"{100 * r['right']:.0f} %", f"{r['score']:.2f}",
+        )
+        for r in body["cut"]
+    ]  # fmt: skip
+    first, second = body["pair"]
+    start, end = body["turn"]
+    told = (
+        f"The pair is {first} and {second}. {body['steps']:,} steps and the cuts took "
+        f"{body['seconds']:.0f} s of one core; the loss on the copy makes most of its way from "
+        f"{body['chance']:.2f} nats (chance, ln 63) between steps {start:,} and {end:,}."
+    )
+    head = f"links that are cut | loss on the second copy | right | induction score of {second}"
+    return "\n\n".join([told, _table(head, rows), _machine(body)])
+
+
 def _gpu(row: dict, name: str) -> str:
     return f"{row[name]:.3f}" if row.get(name) else "–"
 
@@ -251,6 +274,7 @@ TABLES = {
     "gpu_bar": ("gpu", gpu_bar),
     "gpu_sweeps": ("gpu", gpu_sweeps),
     "gpu_record": ("gpu", gpu_record),
+    "induction": ("induction", induction),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
     "window": ("attend", window),
