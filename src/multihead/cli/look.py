@@ -14,6 +14,7 @@ from .report import read_text
 if TYPE_CHECKING:
     import typer
 
+    from ..views.page.runs import Run
     from ..views.page.session import Session
 
 
@@ -30,6 +31,9 @@ def add_look(app: "typer.Typer") -> None:
         recording: Annotated[
             list[Path] | None,
             typer.Option(metavar="RUN.HEADS", help="Show what was saved; may come again."),
+        ] = None,
+        run: Annotated[
+            Path | None, typer.Option(metavar="RUNS/NAME", help="Play a training run.")
         ] = None,
         tokens: Tokens = 512,
         port: Annotated[
@@ -54,10 +58,15 @@ def add_look(app: "typer.Typer") -> None:
         """Open a page that zooms into every head, like a street map.
 
         It records a text exactly and serves the page on this machine alone until Ctrl-C. Names for
-        the heads are found meanwhile, once for each model.
+        the heads are found meanwhile, once for each model. With --run it plays a training run that
+        was watched, head by head.
         """
         try:
             _check(text, file, recording, port, tokens)
+            if run is not None:
+                _check_run(text, file, model, recording, heads)
+                _play(run, get, export, port, browser=not no_browser)
+                return
             session, name = _session(text, file, model, recording, tokens)
             if get is not None:
                 _print(session, get)
@@ -81,6 +90,37 @@ def _check(
         raise ValueError(f"--port must be 0 to 65535, and {port} came; leave it out.")
     if not 8 <= tokens <= MOST_TOKENS:
         raise ValueError(f"--tokens must be 8 to {MOST_TOKENS:,}, and {tokens:,} came.")
+
+
+def _check_run(
+    text: list[str] | None, file: str | None, model: str | None, recording: list[Path] | None,
+    heads: str,
+) -> None:  # fmt: skip
+    given = {"a text": text, "--file": file, "--model": model, "--recording": recording,
+             "--heads": heads}  # fmt: skip
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name} and --run both came; a run is played alone: leave one out.")
+
+
+def _play(
+    folder: Path, get: str | None, export: Path | None, port: int | None, *, browser: bool
+) -> None:
+    """A training run in place of a recording: the same page, server, answer and file."""
+    import typer
+
+    from ..views.files import put
+    from ..views.page.playing import standalone_run
+    from ..views.page.runs import Run
+
+    run = Run(folder)
+    if get is not None:
+        _print(run, get)
+    elif export is not None:
+        put(export, standalone_run(run), other="another file with --export")
+        typer.echo(f"{export} is the whole run; it opens in any browser, with no network.")
+    else:
+        _serve(run, None, port, browser=browser)
 
 
 def _session(
@@ -134,7 +174,7 @@ def _fitting(session: "Session", tokens: int) -> int:
     return tokens
 
 
-def _print(session: "Session", path: str) -> None:
+def _print(session: "Session | Run", path: str) -> None:
     """What the page would be told, without a socket."""
     import typer
 
@@ -166,10 +206,11 @@ def _write(session: "Session", name: str | None, path: Path, heads: str, names: 
     typer.echo(f"{path} is the whole page; it opens in any browser, with no network.")
 
 
-def _serve(session: "Session", name: str | None, port: int | None, *, browser: bool) -> None:
+def _serve(session: "Session | Run", name: str | None, port: int | None, *, browser: bool) -> None:
     import typer
 
     from ..views.page.serving import PORT, free_socket, serve
+    from ..views.page.session import Session
 
     made, as_asked = free_socket(port)
     if not as_asked:
@@ -181,7 +222,7 @@ def _serve(session: "Session", name: str | None, port: int | None, *, browser: b
         sys.stdout.flush()
         if browser and _has_screen():
             threading.Thread(target=_open, args=(address,), daemon=True).start()
-        if name is not None:
+        if name is not None and isinstance(session, Session):
             session.naming.start(name)
 
     with contextlib.suppress(KeyboardInterrupt):

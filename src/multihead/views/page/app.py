@@ -7,39 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import json
 import logging
-import re
 import threading
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ..files import plain
+from .answers import HANDLERS, as_json, gone, page, saved_as, static, zipped
 from .asked import cut_asked, hidden_asked, map_asked, place, recording_asked, text_asked, whole
 from .guard import Guard
 from .session import Session
 from .tables import heads_csv
 from .tiles import POOLS
 
-STATIC = Path(__file__).parent / "static"
-_TYPES = {
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".html": "text/html",
-    ".svg": "image/svg+xml",
-}
-_FILE = re.compile(r"(vendor/)?[a-z0-9-]+\.(js|css|svg)")
 _AT_ONCE = 2  # a core each
 _NEWS = 0.05  # seconds in which it is heard of that somebody left
+SAVE = saved_as("multihead.html")
 _log = logging.getLogger("multihead")
 
 Answer = Callable[[Session, Request], Any]
@@ -52,14 +40,14 @@ def make_app(session: Session, token: str) -> Guard:
 
     def json_route(path: str, answer: Answer) -> Route:
         async def respond(request: Request) -> Response:
-            found = await _work(request, limit, lambda: _json(answer(session, request)))
-            return _gone() if found is None else _zipped(request, found, "application/json")
+            found = await _work(request, limit, lambda: as_json(answer(session, request)))
+            return gone() if found is None else zipped(request, found, "application/json")
 
         return Route(path, respond)
 
     async def bytes_of(request: Request, answer: Answer) -> Response:
         found = await _work(request, limit, lambda: answer(session, request))
-        return _gone() if found is None else Response(found, media_type="application/octet-stream")
+        return gone() if found is None else Response(found, media_type="application/octet-stream")
 
     async def tile_route(request: Request) -> Response:
         return await bytes_of(request, _tile)
@@ -72,12 +60,12 @@ def make_app(session: Session, token: str) -> Guard:
     async def csv_route(request: Request) -> Response:
         asked = recording_asked(request), whole(request, "batch", 0)
         text = await _work(request, limit, lambda: heads_csv(session, *asked))
-        return _gone() if text is None else Response(text, media_type="text/csv")
+        return gone() if text is None else Response(text, media_type="text/csv")
 
     async def cut_route(request: Request) -> Response:
         asked = cut_asked(await request.body())
-        found = await _work(request, model, lambda: _json(session.cut(**asked)))
-        return _gone() if found is None else _zipped(request, found, "application/json")
+        found = await _work(request, model, lambda: as_json(session.cut(**asked)))
+        return gone() if found is None else zipped(request, found, "application/json")
 
     async def record_route(request: Request) -> Response:
         text, tokens = text_asked(await request.body())
@@ -92,11 +80,11 @@ def make_app(session: Session, token: str) -> Guard:
         html = await _work(
             request, limit, lambda: standalone(session, number, place(chosen), batch)
         )
-        return _gone() if html is None else Response(html, media_type="text/html", headers=_SAVE)
+        return gone() if html is None else Response(html, media_type="text/html", headers=SAVE)
 
     routes = [
         Route("/", _index),
-        Route("/static/{name:path}", _static),
+        Route("/static/{name:path}", static),
         json_route("/home.json", lambda s, r: s.home(recording_asked(r), whole(r, "batch", 0))),
         json_route("/names.json", lambda s, r: s.names(recording_asked(r), whole(r, "batch", 0))),
         json_route("/head/{layer:int}/{head:int}.json", _head),
@@ -111,10 +99,7 @@ def make_app(session: Session, token: str) -> Guard:
         Route("/cut.json", cut_route, methods=["POST"]),
         Route("/record.ndjson", record_route, methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {
-        ValueError: _refused, HTTPException: _not_here, ClientDisconnect: _left, Exception: _broken,
-    }  # fmt: skip
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # another address is another page, and there is none
     return Guard(app, token)
 
@@ -157,6 +142,10 @@ def _column(session: Session, request: Request) -> dict[str, Any]:
     )
 
 
+async def _index(request: Request) -> Response:
+    return page(request, "index.html")
+
+
 # ── how it is answered
 
 
@@ -180,37 +169,6 @@ async def _has_left(request: Request, waited: bool) -> bool:
     if waited:
         await asyncio.sleep(_NEWS)
     return await request.is_disconnected()
-
-
-def _gone() -> Response:
-    return Response(status_code=204)
-
-
-def _json(found: Any) -> bytes:
-    # Half a letter, as a recording may hold one, is no UTF-8.
-    told = json.dumps(plain(found), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return told.encode("utf-8", "replace")
-
-
-def _zipped(request: Request, body: bytes, kind: str) -> Response:
-    headers = {"vary": "accept-encoding"}
-    if len(body) > 2048 and "gzip" in request.headers.get("accept-encoding", ""):
-        body, headers["content-encoding"] = gzip.compress(body, 5), "gzip"
-    return Response(body, media_type=kind, headers=headers)
-
-
-async def _index(request: Request) -> Response:
-    return _zipped(request, (STATIC / "index.html").read_bytes(), "text/html")
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if not _FILE.fullmatch(name) or not (STATIC / name).is_file():
-        raise HTTPException(404)
-    return _zipped(request, (STATIC / name).read_bytes(), _TYPES[Path(name).suffix])
-
-
-_SAVE = {"content-disposition": 'attachment; filename="multihead.html"'}
 
 
 class _LeftError(Exception):
@@ -254,7 +212,7 @@ async def _recorded(
             said: dict[str, Any] = {}
             while not said.keys() & {"recording", "error"}:
                 said = await lines.get()
-                yield _json(said) + b"\n"
+                yield as_json(said) + b"\n"
         finally:
             left.set()
 
@@ -263,33 +221,3 @@ def _label(text: str) -> str:
     """A text by its first words, to be told from others."""
     words = text.split()
     return " ".join(words[:5])[:40] + (" …" if len(words) > 5 else "")
-
-
-# ── what goes wrong
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    if "endpoint" not in request.scope:  # Python's own, on a number in the address
-        return _error(400, "a number in this address is too long.")
-    return _error(400, str(error))
-
-
-async def _not_here(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    said = {404: "there is no such page here.", 405: "this address cannot be asked like that."}
-    answer = _error(status, said.get(status, str(getattr(error, "detail", error))))
-    answer.headers.update(getattr(error, "headers", None) or {})  # which methods may be used
-    return answer
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return _gone()  # who asked went in the middle of it
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    _log.error("%s went wrong", request.url.path, exc_info=error)
-    return _error(500, "something went wrong here; the terminal says more.")
-
-
-def _error(status: int, reason: str) -> Response:
-    return Response(_json({"error": reason}), status, media_type="application/json")

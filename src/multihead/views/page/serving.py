@@ -1,4 +1,4 @@
-"""Serve a session on this machine until Ctrl-C, or answer one request without a socket."""
+"""Serve a session, or a run, on this machine until Ctrl-C; or answer one request, no socket."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ import uvicorn
 
 from .app import make_app
 from .connection import Connection
+from .guard import Guard
+from .playing import make_run_app
+from .runs import Run
 from .session import Session
 
 HOST, PORT = "127.0.0.1", 8080
+
+
+def _app(shown: Session | Run, token: str) -> Guard:
+    return make_run_app(shown, token) if isinstance(shown, Run) else make_app(shown, token)
 
 
 def free_socket(port: int | None) -> tuple[socket.socket, bool]:
@@ -46,12 +53,12 @@ class _Server(uvicorn.Server):
 
 
 def make_server(
-    session: Session, made: socket.socket, opened: Callable[[str], None]
+    shown: Session | Run, made: socket.socket, opened: Callable[[str], None]
 ) -> tuple[uvicorn.Server, str]:
     """A server that can be run, and its address; `opened` is told it once it can be asked."""
     token = secrets.token_urlsafe(24)
     config = uvicorn.Config(
-        make_app(session, token), log_level="critical", access_log=False, lifespan="off",
+        _app(shown, token), log_level="critical", access_log=False, lifespan="off",
         timeout_graceful_shutdown=0, server_header=False, h11_max_incomplete_event_size=64 * 1024,
         http=Connection, ws="none", loop="asyncio",
     )  # fmt: skip
@@ -61,16 +68,17 @@ def make_server(
     return server, address
 
 
-def serve(session: Session, made: socket.socket, opened: Callable[[str], None]) -> None:
+def serve(shown: Session | Run, made: socket.socket, opened: Callable[[str], None]) -> None:
     """Answer until Ctrl-C; `opened` is told the address once it can be asked."""
-    server, _ = make_server(session, made, opened)
+    server, _ = make_server(shown, made, opened)
     try:
         server.run(sockets=[made])
     finally:
-        session.naming.stop()
+        if isinstance(shown, Session):
+            shown.naming.stop()
 
 
-def get(session: Session, path: str) -> tuple[int, bytes]:
+def get(shown: Session | Run, path: str) -> tuple[int, bytes]:
     """What a GET of a path would answer, without a socket: a status and a body."""
     token = secrets.token_urlsafe(24)
     where, _, query = path.partition("?")
@@ -93,5 +101,5 @@ def get(session: Session, path: str) -> tuple[int, bytes]:
         elif message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
 
-    asyncio.run(make_app(session, token)(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(_app(shown, token)(scope, receive, send))  # type: ignore[arg-type]
     return status, b"".join(parts)

@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { getState, onState, setState } from "./state.js";
-import { theme } from "./colours.js";
+import { turn, wear } from "./wearing.js";
 import { getJSON, paths, standalone } from "./source.js";
 import { useAnswer, usePageState } from "./hooks.js";
 import { Home } from "./home.js";
@@ -89,17 +89,6 @@ function Top({ state, data, open }) {
     <button class="icon" aria-label="light or dark" title="light or dark" onClick=${turn}>◐</button>
     <button class="icon" aria-label="keys" title="keys (?)" onClick=${() => open("help")}>?</button>
   </header>`;
-}
-
-const turn = () => setState({ theme: theme() === "dark" ? "light" : "dark" });
-
-/** Light or dark as the address says it, before anything is drawn with it. */
-function wear(chosen) {
-  const root = document.documentElement;
-  if ((root.dataset.theme || "") === chosen) return;
-  if (chosen) root.dataset.theme = chosen;
-  else delete root.dataset.theme;
-  dispatchEvent(new Event("recolour"));
 }
 
 /** Arrows go from head to head, with the view kept. */

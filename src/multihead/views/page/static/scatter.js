@@ -2,6 +2,7 @@
 
 import { html, useRef, useState } from "./vendor/preact.js";
 import { labelOf } from "./grid.js";
+import { roomy, ticksOf } from "./ticks.js";
 import { number } from "./words.js";
 
 const W = 520, H = 400, PAD = { left: 54, right: 14, top: 10, bottom: 40 };
@@ -14,14 +15,8 @@ function reading(row, key) {
 
 function axis(rows, key, from, to) {
   const values = rows.map((r) => reading(r, key)).flatMap(({ v, low, high }) => [v, low, high]).filter((v) => typeof v === "number");
-  let low = Math.min(...values, Infinity), high = Math.max(...values, -Infinity);
-  if (!(high > low)) { low = (Number.isFinite(low) ? low : 0) - 0.5; high = low + 1; }
-  const room = 0.04 * (high - low);
-  low -= room; high += room;
-  const step = 10 ** Math.floor(Math.log10((high - low) / 4)), nice = [1, 2, 5, 10].map((n) => n * step).find((n) => (high - low) / n <= 6);
-  const ticks = [];
-  for (let t = Math.ceil(low / nice) * nice; t <= high; t += nice) ticks.push(Number(t.toPrecision(6)));
-  return { at: (v) => from + ((v - low) / (high - low)) * (to - from), ticks };
+  const [low, high] = roomy(values);
+  return { at: (v) => from + ((v - low) / (high - low)) * (to - from), ticks: ticksOf(low, high) };
 }
 
 export function Scatter({ rows, x, y, inside, brushed, picked, pick }) {

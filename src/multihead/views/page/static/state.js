@@ -8,6 +8,7 @@ const DEFAULTS = {
   stat: "entropy", sort: "place", filter: "",
   x: "distance", y: "entropy", a: "", b: "", rb: "", tab: "text",
   cut: "", instead: "zero", // whether the head is cut, and what its output becomes
+  step: "", // of a run that is played; else its last one
   theme: "", // light or dark; else as the system has it
 };
 const CHOICES = {
@@ -19,7 +20,7 @@ const CHOICES = {
 const listeners = new Set();
 let memory = ""; // where the address cannot be written, as inside a notebook
 let state = read();
-let moving = null, writing = 0; // a view of the map that is not in the address yet
+let moving = null, writing = 0; // what moves, as a view of the map, and is not in the address yet
 
 function read() {
   const found = { ...DEFAULTS };
@@ -34,6 +35,7 @@ function read() {
 function sensible(key, text) {
   if (CHOICES[key]) return CHOICES[key].includes(text);
   if (key === "lock") return Number.isFinite(Number(text)) && Number(text) > 0;
+  if (key === "step") return /^\d{0,15}$/.test(text);
   if (["layer", "head", "batch"].includes(key)) return /^\d{1,6}$/.test(text);
   return typeof DEFAULTS[key] !== "number" || Number.isFinite(Number(text)) && Number(text) >= 0;
 }
@@ -51,8 +53,11 @@ function written(next) {
 export function getState() { return state; }
 
 /** Where the map is now: kept at once, so that whatever comes next keeps it; written a moment later. */
-export function noteView({ q, k, span }) {
-  moving = { q, k, span };
+export function noteView({ q, k, span }) { noteState({ q, k, span }); }
+
+/** The same of anything that moves on and on. */
+export function noteState(change) {
+  moving = { ...moving, ...change };
   clearTimeout(writing);
   writing = setTimeout(() => setState({}), 120);
 }

@@ -1,0 +1,17 @@
+// Round numbers along an axis, at most six or so.
+
+/** A little room on both sides of what is shown, and the ticks inside. */
+export function roomy(values, share = 0.04) {
+  const known = values.filter((v) => typeof v === "number");
+  let low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
+  if (!(high > low)) { low = (Number.isFinite(low) ? low : 0) - 0.5; high = low + 1; }
+  const room = share * (high - low);
+  return [low - room, high + room];
+}
+
+export function ticksOf(low, high) {
+  const step = 10 ** Math.floor(Math.log10((high - low) / 4)), nice = [1, 2, 5, 10].map((n) => n * step).find((n) => (high - low) / n <= 6);
+  const ticks = [];
+  for (let t = Math.ceil(low / nice) * nice; t <= high; t += nice) ticks.push(Number(t.toPrecision(6)));
+  return ticks;
+}
