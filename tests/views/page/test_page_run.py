@@ -79,10 +79,12 @@ def test_the_numbers_are_those_of_the_file(look):
     legend = page.get_by_label("legend of the heads").inner_text()
     assert said(top_score(0, 0, 0)) in legend
     assert said(top_score(600, 1, 2)) in legend
-    losses, own = page.locator(".curve figcaption").all_inner_texts()
-    assert f"train_loss {said(loss(300) + 0.1)}" in losses
-    assert f"held_out_loss {said(loss(300) + 0.3)}" in losses
-    assert f"at the samples {said(loss(300))}" in losses
+    assert page.locator(".curve .name-of").all_inner_texts() == [
+        f"train_loss {said(loss(300) + 0.1)}",
+        f"held_out_loss {said(loss(300) + 0.3)}",
+        f"at the samples {said(loss(300))}",
+    ]
+    own = page.locator(".curve figcaption").nth(1).inner_text()
     assert own.endswith(f"head 0.0 {said(top_score(300, 0, 0))}")
     page.locator('.rcell[data-at="1.2"]').click()
     assert page.locator(".curve figcaption").nth(1).inner_text().endswith(
@@ -291,6 +293,18 @@ def test_a_run_that_is_being_written_is_followed(look, tmp_path):
         page.get_by_text("cannot be read as a step: left out").wait_for()  # with no click
         other.keyboard.press("r")
         assert step_of(other) == 100
+
+
+def test_a_command_that_has_ended_is_said(look, tmp_path):
+    with serving(Run(write_run(tmp_path / "ended"))) as served:
+        page = look(served.address)
+    page.get_by_role("alert").wait_for()
+    assert (
+        page.get_by_role("alert").inner_text() == "nobody answers any more: the command has ended."
+    )
+    page.keyboard.press("Home")  # what is here can still be played
+    page.locator(".step-of", has_text=re.compile("^step 0$")).wait_for()
+    page.troubles.clear()
 
 
 def test_a_run_without_maps_says_so(look, tmp_path):

@@ -1,14 +1,18 @@
 """A training run as it is read from its folder, asked for, and refused."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from page_server import serving
+from page_server import Served, serving
 from small_runs import CELLS, HEADS, STEPS, cells, entropy, loss, top_score, write_run, write_sample
 from typer.testing import CliRunner
 
 from multihead import cli
+from multihead.views.page import playing
 from multihead.views.page.playing import standalone_run
 from multihead.views.page.runs import Run
 
@@ -93,6 +97,37 @@ def test_a_run_that_was_taken_up_again_shows_what_came_later(folder):
     assert told["notes"] == ["1 step came twice; what came later is shown"]
 
 
+def test_what_is_no_statistic_is_none(folder):
+    """Lists of words or of another length, and numbers that are none."""
+    path = folder / "heads.jsonl"
+    more = (
+        '"words": ["a", "b"], "pair": [1.0, 2.0], "heads": 5, "odd": [1e400, NaN, null, true, 7], '
+    )
+    path.write_text(path.read_text().replace('"heads": 5, ', more))
+    told = Run(folder).told()
+    assert [*told["statistics"]] == ["odd", "entropy", "max_score"]
+    assert told["statistics"]["odd"][0] == [[None, None, None, None, 7.0], [None] * 3]
+    path.write_text(path.read_text().replace('"heads": 5, ', '"heads": 10000000000, '))
+    with pytest.raises(ValueError, match="7 samples without layers left out"):
+        Run(folder)
+
+
+def test_a_long_curve_is_thinned_but_for_what_is_told(folder):
+    with (folder / "losses.jsonl").open("w") as file:
+        file.writelines(json.dumps({"step": s, "train": s / 7}) + "\n" for s in range(30_000))
+    found = dict(Run(folder).told()["losses"]["train"])
+    assert 3000 < len(found) < 5000
+    assert {step: found[step] for step in STEPS} == pytest.approx({s: s / 7 for s in STEPS})
+
+
+def test_a_file_carries_as_many_maps_as_fit(folder, monkeypatch):
+    each = 2 * sum(HEADS) * CELLS * CELLS * 2  # both pools, float16
+    monkeypatch.setattr(playing, "MOST", 3 * each)
+    page = standalone_run(Run(folder)).decode()
+    assert "of 6 steps with maps this file carries 3" in page
+    assert [step for step in STEPS if f'"{step}/largest/1"' in page] == [0, 300, 600]
+
+
 def test_without_losses_and_maps_there_is_still_a_run(tmp_path):
     write_run(tmp_path, losses=False, without_map=tuple(STEPS))
     told = Run(tmp_path).told()
@@ -149,3 +184,17 @@ def test_the_command_answers_exports_and_refuses(folder, tmp_path):
         assert (refused.exit_code, refused.stdout) == (2, ""), given
         assert said in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+
+def test_the_command_serves_until_ctrl_c(folder):
+    command = [sys.executable, "-m", "multihead", "look", "--run", str(folder), "--no-browser"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "--port", "0"], **pipes) as process:
+        try:
+            address = next(line.strip() for line in process.stdout if "http://" in line)
+            assert Served(None, address).json("/run.json")[1]["steps"] == STEPS
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()

@@ -25,6 +25,8 @@ DIGITS = 7  # of a number that is told
 _MAP = re.compile(r"([0-9]{1,15})\.safetensors")
 _LOSS = re.compile(r"loss|train|held|valid|eval|test")
 _MOST = 50  # warnings of one sample that are told
+_HEADS = 4096  # of a layer: a file of another kind may say anything
+_POINTS = 4000  # of a curve, which has fewer pixels
 
 
 class Run:
@@ -40,14 +42,14 @@ class Run:
 
     def version(self) -> str:
         """Changes whenever there is more to read."""
-        return "-".join(f"{size}.{time}" for size, time in self._stamp())
+        return _version(self._stamp())
 
     def told(self) -> dict[str, Any]:
         """All numbers of the run; maps are asked for one by one."""
         stamp = self._stamp()
         if self._kept is None or self._kept[0] != stamp:
             self._kept = stamp, _told(self.folder, self.name)
-        return {**self._kept[1], "version": self.version()}
+        return {**self._kept[1], "version": _version(stamp)}
 
     def map(self, step: int, layer: int, head: int, pool: str) -> bytes:
         """The pooled map of one head at one step, float16, row by row."""
@@ -87,6 +89,10 @@ class Run:
         return found
 
 
+def _version(stamp: list[tuple[int, int]]) -> str:
+    return "-".join(f"{size}.{time}" for size, time in stamp)
+
+
 def _told(folder: Path, name: str) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
@@ -96,7 +102,7 @@ def _told(folder: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no {SAMPLES}: it is no run that was watched.")
     samples = sorted(_samples(path, notes).items())
     layers = _layers(samples)
-    losses = _losses(folder / LOSSES, notes)
+    losses = _losses(folder / LOSSES, notes, {step for step, _ in samples})
     return {
         "name": name,
         "layers": layers,
@@ -113,8 +119,10 @@ def _told(folder: Path, name: str) -> dict[str, Any]:
 def _lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Objects of a file of JSON lines; the rest is left out, and said."""
     broken = []
-    raw = path.read_bytes()
-    lines = raw.split(b"\n")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     for n, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -153,7 +161,8 @@ def _samples(path: Path, notes: list[str]) -> dict[int, dict[str, Any]]:
 
 
 def _is_layer(layer: Any) -> bool:
-    return isinstance(layer, dict) and type(layer.get("heads")) is int and layer["heads"] > 0
+    heads = layer.get("heads") if isinstance(layer, dict) else None
+    return type(heads) is int and 0 < heads <= _HEADS
 
 
 def _layers(samples: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -173,11 +182,17 @@ def _statistics(samples: list[tuple[int, dict[str, Any]]], layers: list[dict[str
         key for _, sample in samples for layer in sample["layers"]
         for key, value in layer.items() if isinstance(value, list)
     )  # fmt: skip
-    return {
+    found = {
         key: [[_row(sample["layers"], n, key, layer["heads"]) for n, layer in enumerate(layers)]
               for _, sample in samples]
         for key in dict.fromkeys(lists)
     }  # fmt: skip
+    # A list of words, or of another length, is none of ours.
+    return {key: of for key, of in found.items() if any(v is not None for v in _flat(of))}
+
+
+def _flat(steps: list[list[list[float | None]]]) -> Iterator[float | None]:
+    return (value for layers in steps for heads in layers for value in heads)
 
 
 def _row(layers: list[dict[str, Any]], n: int, key: str, heads: int) -> list[float | None]:
@@ -188,12 +203,15 @@ def _row(layers: list[dict[str, Any]], n: int, key: str, heads: int) -> list[flo
 
 
 def _number(given: Any) -> float | None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if isinstance(given, bool) or not isinstance(given, int | float):
         return None
-    return float(f"{given:.{DIGITS}g}")
+    try:
+        return float(f"{given:.{DIGITS}g}") if math.isfinite(given) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
-def _losses(path: Path, notes: list[str]) -> dict[str, list[list[float]]]:
+def _losses(path: Path, notes: list[str], keep: set[int]) -> dict[str, list[list[float]]]:
     """[step, loss] of every kind of loss that was kept between samples."""
     if not path.is_file():
         return {}
@@ -203,7 +221,13 @@ def _losses(path: Path, notes: list[str]) -> dict[str, list[list[float]]]:
             number = _number(value)
             if number is not None and key != "step" and _LOSS.search(key):
                 found.setdefault(key, {})[line["step"]] = number
-    return {key: [[step, loss] for step, loss in sorted(of.items())] for key, of in found.items()}
+    return {key: _thin([*sorted(of.items())], keep) for key, of in found.items()}
+
+
+def _thin(points: list[tuple[int, float]], keep: set[int]) -> list[list[float]]:
+    """Every so many, and all at the steps that are shown with their number."""
+    every = math.ceil(len(points) / _POINTS)
+    return [[*point] for n, point in enumerate(points) if n % every == 0 or point[0] in keep]
 
 
 def _warnings(step: int, sample: dict[str, Any], layers: list[dict[str, Any]]):

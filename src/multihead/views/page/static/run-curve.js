@@ -18,7 +18,7 @@ export function Curve({ label, series, at, pick, marks }) {
   };
   const here = series.map((s) => ({ name: s.name, value: s.points.find(([step]) => step === at)?.[1] ?? null }));
   const told = here.filter((s) => s.value !== null).map((s) => (series.length > 1 ? `${s.name} ${number(s.value)}` : number(s.value))).join(", ") || "not known";
-  return html`<figure class="curve"><figcaption>${label} <b>${told}</b></figcaption>
+  return html`<figure class="curve"><figcaption>${label} ${series.length > 1 ? null : html`<b>${told}</b>`}</figcaption>
     <svg viewBox="0 0 ${W} ${H}" ref=${svg} onClick=${click} role="img" aria-label=${`${label} over the steps; at step ${at}: ${told}`}>
       ${ticksOf(x0, x1).filter((t) => t >= 0).map((t) => html`<g><path class="tick" d=${`M${x(t)} ${PAD.top}V${H - PAD.bottom}`} /><text x=${x(t)} y=${H - 7} text-anchor="middle">${number(t)}</text></g>`)}
       ${ticksOf(y0, y1).map((t) => html`<g><path class="tick" d=${`M${PAD.left} ${y(t)}H${W - PAD.right}`} /><text x=${PAD.left - 5} y=${y(t) + 4} text-anchor="end">${number(t, 2)}</text></g>`)}
@@ -26,7 +26,7 @@ export function Curve({ label, series, at, pick, marks }) {
       ${series.map((s, n) => html`<path class=${`series of${n % 3}`} d=${drawn(s.points, x, y)} />`)}
       <path class="now" d=${`M${x(at)} ${PAD.top}V${H - PAD.bottom}`} />
       ${here.map((s, n) => s.value !== null && html`<circle class=${`of${n % 3}`} cx=${x(at)} cy=${y(s.value)} r="3.5" />`)}</svg>
-    ${series.length > 1 && html`<p class="note names">${series.map((s, n) => html`<span class=${`name-of of${n % 3}`}>${s.name}</span>`)}</p>`}</figure>`;
+    ${series.length > 1 && html`<p class="note names">${series.map((s, n) => html`<span class=${`name-of of${n % 3}`}>${s.name} <b>${number(here[n].value)}</b></span>`)}</p>`}</figure>`;
 }
 
 /** A line that is broken where nothing is known. */

@@ -7,7 +7,7 @@ import { Ramp } from "./grid.js";
 import { labelOf } from "./run-words.js";
 import { number } from "./words.js";
 
-const WIDE = 420, HIGH = 330; // px that all cells share
+const WIDE = 404, HIGH = 330; // px that all cells share
 
 export function RunGrid({ data, pick }) {
   const { run, stats, stat, index, layer, head } = data;
@@ -21,6 +21,7 @@ export function RunGrid({ data, pick }) {
         ${stats.map((s) => html`<option value=${s}>${labelOf(s)}</option>`)}</select></label>
       <span class="scale" role="note" aria-label="legend of the heads"><i>${number(range[0])}</i><${Ramp} /><i>${number(range[1])}</i><i>over the whole run</i></span></div>
     <div class="cells-of" role="group" aria-label="heads by layer" style=${`--wide:${wide}px;--high:${high}px`}>
+      <div class="line heads-of" aria-hidden="true"><span class="rowname"></span>${Array.from({ length: most }, (_, h) => html`<i>${wide > 15 || h % 5 === 0 ? h : ""}</i>`)}</div>
       ${run.layers.map((one, l) => html`<div class="line" key=${l}><span class="rowname" title=${one.name}>${l}</span>
         ${run.statistics[stat][index][l].map((value, h) => html`<${Cell} key=${h} at=${`${l}.${h}`} name=${one.name} stat=${stat} value=${value} range=${range}
           here=${l === layer && h === head} warned=${warned.has(`${l}.${h}`)} told=${wide > 33 && high > 15} pick=${() => pick(l, h)} />`)}</div>`)}</div>`;

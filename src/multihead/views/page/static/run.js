@@ -12,7 +12,7 @@ import { Controls, RunHelp, keysOf } from "./run-controls.js";
 import { labelOf } from "./run-words.js";
 import { counted, number } from "./words.js";
 
-const POLL = 3000; // ms from one look at the folder to the next
+const POLL = 2000; // ms from one look at the folder to the next
 
 function Page() {
   const state = usePageState(), [run, setRun] = useState(null), [trouble, setTrouble] = useState("");
@@ -74,7 +74,11 @@ function useFollow(version, reload, setTrouble) {
         if (!wanted) return;
         if (told && version.current && told.version !== version.current) await reload();
         timer = setTimeout(look, POLL);
-      } catch { if (wanted) setTrouble("nobody answers any more: the command has ended."); }
+      } catch (error) {
+        if (!wanted) return;
+        if (error instanceof TypeError) setTrouble("nobody answers any more: the command has ended.");
+        else timer = setTimeout(look, POLL); // a file that is being moved is there the next time
+      }
     };
     timer = setTimeout(look, POLL);
     return () => { wanted = false; clearTimeout(timer); };

@@ -2,8 +2,8 @@
 
 /** A little room on both sides of what is shown, and the ticks inside. */
 export function roomy(values, share = 0.04) {
-  const known = values.filter((v) => typeof v === "number");
-  let low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
+  let low = Infinity, high = -Infinity;
+  for (const v of values) if (typeof v === "number") { low = Math.min(low, v); high = Math.max(high, v); }
   if (!(high > low)) { low = (Number.isFinite(low) ? low : 0) - 0.5; high = low + 1; }
   const room = share * (high - low);
   return [low - room, high + room];
