@@ -1,9 +1,12 @@
 """Settings and models that the tests of the explorer share."""
 
+from urllib.parse import urlencode
+
 import pytest
 from one_thread import one_thread
 from page_server import serving, tiny_session
 from pages import look
+from run_pages import READY
 from small_reports import save_model
 
 from multihead.views.page.standalone import standalone
@@ -38,3 +41,16 @@ def from_disk(new_page, tmp_path):
     yield open_page
     assert all(url.startswith(("file:", "blob:", "data:")) for url in asked)
     assert len({url for url in asked if url.startswith("file:")}) == 1  # itself alone
+
+
+@pytest.fixture
+def look_at_run(new_page):
+    """Opens the page of a training run, and waits until its map is drawn."""
+
+    def open_page(address, selector=READY, scheme="light", **state):
+        page = new_page(color_scheme=scheme)
+        page.goto(f"{address}#{urlencode(state)}")
+        page.wait_for_selector(selector)
+        return page
+
+    return open_page

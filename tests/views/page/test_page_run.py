@@ -1,14 +1,13 @@
 """A training run in the browser: every control, key, number and colour of it."""
 
 import re
-from urllib.parse import urlencode
 
 import pytest
 from page_server import serving
 from pages import said
+from run_pages import PIXEL, READY, expected, stands, step_of, values
 from small_runs import (
     CELLS,
-    HEADS,
     STEPS,
     WARNED,
     cells,
@@ -16,17 +15,9 @@ from small_runs import (
     loss,
     top_score,
     write_run,
-    write_sample,
 )
 
-from multihead.views.page.playing import standalone_run
 from multihead.views.page.runs import Run
-
-READY = ".big canvas[data-ready=true]"
-PIXEL = """(canvas, [row, column]) => {
-  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
-  copy.drawImage(canvas, 0, 0);
-  return [...copy.getImageData(column, row, 1, 1).data]; }"""
 
 
 @pytest.fixture(scope="module")
@@ -36,39 +27,8 @@ def address(tmp_path_factory):
 
 
 @pytest.fixture
-def look(new_page, address):
-    def open_page(at=None, selector=READY, scheme="light", **state):
-        page = new_page(color_scheme=scheme)
-        page.goto(f"{at or address}#{urlencode(state)}")
-        page.wait_for_selector(selector)
-        return page
-
-    return open_page
-
-
-def step_of(page) -> int:
-    return int(page.locator(".step-of").inner_text().removeprefix("step ").replace(",", ""))
-
-
-def stands(page, step: int) -> None:
-    """Wait until a step is shown, in its words, on its slider, and in the address."""
-    page.locator(".step-of", has_text=re.compile(rf"^step {step:,}$")).wait_for()
-    assert page.get_by_role("slider").input_value() == str(STEPS.index(step))
-    last = step == STEPS[-1]
-    page.wait_for_url(re.compile("#(?!.*step=)" if last else rf"step={step}(&|$)"))
-
-
-def values(page) -> list[str]:
-    return page.locator(".rcell").all_inner_texts()
-
-
-def expected(made, step: int) -> list[str]:
-    return [two(made(step, n, head)) for n, heads in enumerate(HEADS) for head in range(heads)]
-
-
-def two(value: float) -> str:
-    """A number as a cell writes it, in two digits."""
-    return said(value) if value == int(value) or value >= 10 else f"{value:.2f}"
+def look(look_at_run, address):
+    return lambda **state: look_at_run(address, **state)
 
 
 def test_the_numbers_are_those_of_the_file(look):
@@ -274,70 +234,3 @@ def test_an_address_is_a_view(look):
     stands_near.wait_for()
     page.locator("h1", has_text="1.2").wait_for()
     assert values(page) == expected(entropy, 300)
-
-
-def test_a_run_that_is_being_written_is_followed(look, tmp_path):
-    folder = write_run(tmp_path / "alive", losses=False)
-    run = Run(folder)
-    with serving(run) as served:
-        page, other = look(served.address), look(served.address, step=100)
-        write_sample(folder, 700)
-        with (folder / "heads.jsonl").open("a") as file:
-            file.write('{"step": 800, "lo')
-        for one in (page, other):
-            one.get_by_role("button", name="Reload").click()
-        page.locator(".step-of", has_text="step 700").wait_for()  # the last one goes on
-        page.get_by_text("the last line of heads.jsonl is half-written").wait_for()
-        other.get_by_text("sample 2 of 8").wait_for()  # who looks elsewhere stays there
-        write_sample(folder, 900)  # which ends the half line: it is left out, and said
-        page.get_by_text("cannot be read as a step: left out").wait_for()  # with no click
-        other.keyboard.press("r")
-        assert step_of(other) == 100
-
-
-def test_a_command_that_has_ended_is_said(look, tmp_path):
-    with serving(Run(write_run(tmp_path / "ended"))) as served:
-        page = look(served.address)
-    page.get_by_role("alert").wait_for()
-    assert (
-        page.get_by_role("alert").inner_text() == "nobody answers any more: the command has ended."
-    )
-    page.keyboard.press("Home")  # what is here can still be played
-    page.locator(".step-of", has_text=re.compile("^step 0$")).wait_for()
-    page.troubles.clear()
-
-
-def test_a_run_without_maps_says_so(look, tmp_path):
-    with serving(
-        Run(write_run(tmp_path / "bare", without_map=tuple(STEPS), losses=False))
-    ) as served:
-        page = look(served.address, ".rcell")
-        page.get_by_text("This run kept no maps.").wait_for()
-        assert page.locator(".curve figcaption").first.inner_text() == f"loss {said(loss(600))}"
-
-
-def test_names_of_a_run_are_text(look, tmp_path):
-    folder = write_run(tmp_path / "plain")
-    path = folder / "heads.jsonl"
-    path.write_text(
-        path.read_text().replace("logits explode", "</script><img src=x onerror=alert(1)>")
-    )
-    with serving(Run(folder)) as served:
-        page = look(served.address)
-        page.get_by_text("</script><img src=x onerror=alert(1)>").wait_for()
-        assert page.locator("img").count() == 0
-
-
-def test_one_file_plays_with_no_network(look, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_bytes(standalone_run(Run(write_run(tmp_path / "small"))))
-    page = look(path.as_uri(), step=300, layer=1, head=2)
-    assert values(page) == expected(entropy, 300)
-    assert page.get_by_role("button", name="Reload").count() == 0
-    page.get_by_role("button", name="go to step 500").click()
-    page.locator(".step-of", has_text="step 500").wait_for()
-    box = page.locator(".big canvas").bounding_box()
-    page.mouse.move(box["x"] + 3.5 * box["width"] / CELLS, box["y"] + 5.5 * box["height"] / CELLS)
-    page.get_by_text(
-        f"row 5, column 3 of {CELLS}: {said(float(cells(500, 1, 'largest')[2, 5, 3]))}"
-    ).wait_for()
