@@ -15,6 +15,7 @@ from .masks import (
     same_token,
     window,
 )
+from .monitoring import HeadWarning, monitor
 from .observation import (
     Observation,
     expect,
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cache",
+    "HeadWarning",
     "MultiHeadAttention",
     "Observation",
     "Probe",
@@ -74,6 +76,7 @@ __all__ = [
     "masks_from_torch",
     "mass",
     "merge",
+    "monitor",
     "observe",
     "offset",
     "padding",

@@ -74,7 +74,7 @@ def record(
     with watching(model, run.recorder) as watch, run.inputs, run.written_to(model, to):
         yield run.recording
     if not allow_unseen:
-        _check_seen(watch, model)
+        check_seen(watch, model)
     run.finish()
 
 
@@ -258,7 +258,7 @@ def _looks_ahead(layer: Layer) -> bool:
     return bool(ahead[..., max(0, offset + 1) :].any())
 
 
-def _check_seen(watch: Watch, model: nn.Module) -> None:
+def check_seen(watch: Watch, model: nn.Module) -> None:
     name = type(model).__name__
     blind = watch.unseen.among({place for place, _ in watch.places})
     if not watch.calls and not blind:

@@ -66,7 +66,7 @@ class Path:
     def __enter__(self) -> Path:
         for module in self.every.values():
             self._hooks += [
-                module.register_forward_pre_hook(self._enter, prepend=True),
+                module.register_forward_pre_hook(self.enter, prepend=True),
                 module.register_forward_hook(self._leave, always_call=True),
             ]
         return self
@@ -76,7 +76,8 @@ class Path:
             hook.remove()
         self._hooks = []
 
-    def _enter(self, module: nn.Module, _: object) -> None:
+    def enter(self, module: nn.Module, _: object = None) -> None:
+        """A module is called."""
         if in_backward():  # which has threads of its own
             self._runs_again()
             return

@@ -49,15 +49,15 @@ class Recorder(Hand):
         self._values.clear()
 
     def answer(self, place: Place, call: Call) -> Tensor:
-        with _exactly(call.query):
+        with exactly(call.query):
             call = self._rules.simplify(call)
         problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
         _, out, lse, told = look(problem, self.statistics)
-        with _exactly(lse):
+        with exactly(lse):
             firm = steady(problem)  # what is kept must give the weights again
             if firm is not problem:
                 lse, told = answer(firm).lse, {}
-            calm, lse = _calm(firm), _alone(lse)
+            calm, lse = calmed(firm), alone(lse)
             layer = self._layer(place, call, calm)
             related = layer.relate(calm)
             every = torch.arange(problem.query.shape[2], device=lse.device)
@@ -65,7 +65,7 @@ class Recorder(Hand):
             if related.problem is not calm:  # its rows or keys are counted from elsewhere
                 told = {}
             rest = tuple(s for s in self.statistics if s.key not in told)
-            told = {key: _alone(value) for key, value in told.items()}
+            told = {key: alone(value) for key, value in told.items()}
             layer.add(related, lse, told | gather(view, rest))
             self._values[place.index] = (calm.value, related.new)
             self._kept(layer)
@@ -89,22 +89,22 @@ class Recorder(Hand):
         if place.index not in self._values:
             return
         value, new = self._values.pop(place.index)
-        with _exactly(value):
-            self.layers[place.index].add_output_norms(value, new, _alone(weight))
+        with exactly(value):
+            self.layers[place.index].add_output_norms(value, new, alone(weight))
 
 
-def _calm(problem: Problem) -> Problem:
+def calmed(problem: Problem) -> Problem:
     """The same question, which remembers nothing of where it came from."""
-    changes = {name: _alone(getattr(problem, name)) for name in ("query", "key", "value")}
+    changes = {name: alone(getattr(problem, name)) for name in ("query", "key", "value")}
     changes |= {
-        name: _alone(given)
+        name: alone(given)
         for name in ("bias", "sinks")
         if isinstance(given := getattr(problem, name), Tensor)
     }
     return dataclasses.replace(problem, **changes)
 
 
-def _alone(tensor: Tensor) -> Tensor:
+def alone(tensor: Tensor) -> Tensor:
     """The tensor itself, outside of its graph and of torch.func's transforms: it outlives both."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
@@ -112,7 +112,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _exactly(tensor: Tensor) -> Iterator[None]:
+def exactly(tensor: Tensor) -> Iterator[None]:
     """No gradients or transforms, and float32 where it says so: autocast is the model's affair."""
     transforms = torch._C._are_functorch_transforms_active()
     outside = torch._C._DisableFuncTorch() if transforms else contextlib.nullcontext()

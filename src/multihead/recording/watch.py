@@ -47,6 +47,7 @@ class Hand:
     """What can be done to a call; each method may be left as it is."""
 
     recomputes = True  # whether a forward that is run again for its gradient does no harm
+    beside = False  # whether it only looks on, while the model's own function answers
 
     def begin(self) -> None:
         """A forward pass of the model begins."""
@@ -87,8 +88,9 @@ class Watch:
         """A forward is run once more for its gradient (activation checkpointing)."""
         if not self._may_run_again:
             raise ValueError(
-                "a forward that is run again in backward (activation checkpointing) cannot be cut "
-                "or ablated: the second run would be another; switch checkpointing off."
+                "a forward that is run again in backward (activation checkpointing) cannot be cut, "
+                "ablated or given a floor: the second run would be another; switch checkpointing "
+                "off."
             )
 
     @property
@@ -130,7 +132,12 @@ class Watch:
             call = hand.question(place, call)
         # Dropout, and weights that were asked for, are the model's own affair while nothing is cut.
         untouched = call is asked and all(type(h).output is Hand.output for h in self.hands)
-        own = call.plain if untouched and (call.only_plain or self.looks_at_checkpoint()) else None
+        if untouched and call.plain and all(hand.beside for hand in self.hands):
+            with torch.no_grad():
+                for hand in self.hands:
+                    hand.answer(place, call)
+            return call.plain()
+        own = call.plain if untouched and (call.only_plain or self.leaves_no_trace()) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and own is None):
             outs = [hand.answer(place, call) for hand in self.hands]
             found = next((out for out in reversed(outs) if out is not None), None)
@@ -147,17 +154,18 @@ class Watch:
             out = hand.output(place, call, out)
         return call.give(out)
 
-    def looks_at_checkpoint(self) -> bool:
-        """Whether a checkpoint is at work, which wants the very same function at its second run.
+    def leaves_no_trace(self) -> bool:
+        """Whether what is done here must stay out of the graph: who looks on alone changes nothing.
 
-        It counts what is saved for backward, so that whoever looks must leave nothing there.
+        Or a checkpoint is at work, which wants the very same function at its second run: it counts
+        what is saved for backward, so that whoever looks must leave nothing there.
         """
         only_look = all(
             (type(hand).question, type(hand).output) == (Hand.question, Hand.output)
             for hand in self.hands
         )
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[attr-defined]
-        return only_look and hooks is not None
+        return only_look and (hooks is not None or all(hand.beside for hand in self.hands))
 
     def look_for_projection(self, func: Any, args: tuple) -> None:
         """The first product whose input is the output of attention, heads side by side: W_O."""
@@ -219,7 +227,7 @@ class _Mode(TorchFunctionMode):
             return func(*args, **kwargs)
         reader = _READERS.get(func)
         if reader is not None and (watch.path.name is not None or in_backward()):
-            builds = torch.is_grad_enabled() and not watch.looks_at_checkpoint()
+            builds = torch.is_grad_enabled() and not watch.leaves_no_trace()
             with torch.set_grad_enabled(builds):
                 call = reader(args, kwargs)
             return watch.handle(call)
@@ -247,7 +255,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             shared.hands.remove(hand)
         shared.path.refuse_other_threads()
         return
-    _check(model)
+    check_model(model)
     watch = Watch(model)
     _check_parts(watch.path)
     watch.hands.append(hand)
@@ -267,7 +275,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
     watch.path.refuse_other_threads()
 
 
-def _check(model: object) -> None:
+def check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"a model is an nn.Module, but a {type(model).__name__} came; give the model itself."

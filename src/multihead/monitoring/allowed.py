@@ -1,0 +1,94 @@
+"""What a row may look at: how many keys, and where its own document begins.
+
+Packing changes both from batch to batch. Entropy relative to ln of the keys allowed stays what it
+is, and so does the weight on the first token, where that is the document's own.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..attention.problem import Problem
+from ..masks import Mask
+from ..masks.by_data import at
+from ..masks.mask import Allowed, frozen, stand
+from ..recording.call import forbids
+from ..recording.layer import written
+
+_AT_ONCE = 512  # rows
+_BLOCK = 128  # rows whose own keys, and those before, are read from one square
+
+
+def keys_allowed(problem: Problem, rows: Int[Tensor, "row"]) -> Int[Tensor, "#batch #heads row"]:
+    """How many keys each of some rows may see."""
+    keys = torch.arange(problem.key.shape[2], device=rows.device)
+    bias = problem.bias if isinstance(problem.bias, Tensor) else None
+    if problem.mask is None and bias is None:
+        return rows.new_full((1, 1, len(rows)), len(keys))
+    counts = []
+    for some in rows.split(_AT_ONCE):
+        allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
+        if problem.mask is not None:
+            allowed = problem.mask.allows(some, keys, problem.offset)
+        if bias is not None:
+            allowed = allowed & ~forbids(bias if bias.shape[2] == 1 else bias[:, :, some])
+        counts.append(allowed.expand(-1, -1, len(some), len(keys)).sum(-1))
+    return torch.cat(counts, dim=-1)
+
+
+@frozen
+class own_first(Mask):
+    """The first `count` tokens of a query's own document: `starts` has their first, for each token.
+
+    >>> print(own_first(torch.tensor([[0, 0, 0, 3, 3, 3, 6, 6]]), 1).draw())
+    ■ · · · · · · ·
+    ■ · · · · · · ·
+    ■ · · · · · · ·
+    · · · ■ · · · ·
+    · · · ■ · · · ·
+    · · · ■ · · · ·
+    · · · · · · ■ ·
+    · · · · · · ■ ·
+    """
+
+    starts: Int[Tensor, "#batch tokens"]
+    count: int
+
+    def row(self, rows: slice) -> Mask:
+        return self if len(self.starts) == 1 else own_first(self.starts[rows], self.count)
+
+    def allows(self, query: Tensor, key: Tensor, offset: int | Tensor = 0) -> Allowed:
+        start, known = at(self.starts.to(key.device), stand(query, offset)[:, 0, :, 0])
+        return known & (key >= start) & (key < start + self.count)
+
+
+def document_starts(problem: Problem) -> Int[Tensor, "#batch tokens"] | None:
+    """Where the document of each token begins; None where that is key 0 for all, or not told.
+
+    A document's first token sees itself, and nothing before: so say `documents`, padding in front,
+    and bits that some model made of either. A window alone makes no documents.
+    """
+    tokens, mask = problem.key.shape[2], problem.mask
+    moved = not isinstance(problem.offset, int) or problem.offset != 0
+    if mask is None or moved or problem.query.shape[2] != tokens or not written(mask)[1]:
+        return None
+    every = torch.arange(tokens, device=problem.query.device)
+    first = torch.cat([_sees_itself_alone(mask, some, tokens) for some in every.split(_BLOCK)], 1)
+    # Of these few, those that see nothing further back either.
+    for some in first.any(0).nonzero()[:, 0].split(_BLOCK):
+        seen = mask.allows(some, every, 0).any(1).expand(-1, len(some), tokens)
+        first[:, some] &= ~(seen & (every < some[:, None])).any(-1)
+    starts = torch.where(first, every, 0).cummax(1).values
+    return starts if bool(starts.any()) else None
+
+
+def _sees_itself_alone(mask: Mask, rows: Tensor, tokens: int) -> Tensor:
+    """Which rows see themselves and not the token before, (batch, row)."""
+    before = int(rows[0]) - 1
+    keys = torch.arange(max(before, 0), int(rows[-1]) + 1, device=rows.device)
+    seen = mask.allows(rows, keys, 0).any(1).expand(-1, len(rows), len(keys))
+    own = keys == rows[:, None]  # (row, key)
+    last = keys == rows[:, None] - 1
+    return (seen & own).any(-1) & ~(seen & last).any(-1)
