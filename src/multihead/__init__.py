@@ -15,7 +15,7 @@ from .masks import (
     same_token,
     window,
 )
-from .monitoring import HeadWarning, monitor
+from .monitoring import HeadWarning, entropy_floor, monitor
 from .observation import (
     Observation,
     expect,
@@ -63,6 +63,7 @@ __all__ = [
     "cut",
     "dense",
     "documents",
+    "entropy_floor",
     "expect",
     "explain_choice",
     "explore",

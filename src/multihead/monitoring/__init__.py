@@ -13,12 +13,16 @@ from ..observation.statistics.peak import MaxScore, Peak
 from ..recording.chosen import whole
 from ..recording.scripted import refuse_scripted
 from ..recording.watch import check_model
+from .floor import EntropyFloor, entropy_floor
 from .history import HeadWarning
 from .receivers import read_lines, receivers_of
 from .sampling import Monitor
 from .summary import picture
 
-__all__ = ["DEFAULT", "HeadWarning", "Monitor", "monitor", "picture", "read_lines"]
+__all__ = [
+    "DEFAULT", "EntropyFloor", "HeadWarning", "Monitor", "entropy_floor", "monitor", "picture",
+    "read_lines",
+]  # fmt: skip
 
 DEFAULT = ("max_score", "entropy", "peak", mass(prefix(1)))
 

@@ -7,7 +7,7 @@ is, and so does the weight on the first token, where that is the document's own.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.problem import Problem
@@ -36,6 +36,19 @@ def keys_allowed(problem: Problem, rows: Int[Tensor, "row"]) -> Int[Tensor, "#ba
             allowed = allowed & ~forbids(bias if bias.shape[2] == 1 else bias[:, :, some])
         counts.append(allowed.expand(-1, -1, len(some), len(keys)).sum(-1))
     return torch.cat(counts, dim=-1)
+
+
+def relative(
+    entropy: Float[Tensor, "batch heads row"],
+    problem: Problem,
+    rows: Int[Tensor, "row"],
+    counted: Bool[Tensor, "batch heads row"],
+) -> tuple[Float[Tensor, "heads"], Int[Tensor, "heads"]]:
+    """Σ over rows of entropy / ln keys allowed, and how many rows those are: of one key, none."""
+    allowed = keys_allowed(problem, rows)
+    counted = counted & (allowed > 1)
+    shares = entropy / allowed.clamp(min=2).log()
+    return shares.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2))
 
 
 @frozen

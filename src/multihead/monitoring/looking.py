@@ -28,7 +28,7 @@ from ..recording.padding import real_of_call
 from ..recording.recorder import alone, calmed, exactly
 from ..recording.rules import Rules
 from ..recording.watch import Hand, Place
-from .allowed import document_starts, keys_allowed, own_first
+from .allowed import document_starts, own_first, relative
 
 CELLS = 32  # of a pooled map, at most
 
@@ -156,11 +156,10 @@ class _Layer:
     def _mean(self, statistic: Statistic, found: Tensor, rows: Tensor) -> Tensor:
         counted = self.counted[:, :, rows]
         if type(statistic) is Entropy:
-            allowed = keys_allowed(self.problem, rows)
-            counted = counted & (allowed > 1)  # a row of one key has no choice
-            found = found / allowed.clamp(min=2).log()
-        total = found.masked_fill(~counted, 0.0).sum((0, 2))  # (heads,)
-        return total / counted.sum((0, 2))
+            total, count = relative(found, self.problem, rows, counted)
+        else:
+            total, count = found.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2))
+        return total / count  # (heads,); NaN where no row counts
 
     def pooled(self) -> dict[str, Tensor]:
         """The whole map of the first text in few cells, at most one for each token."""
