@@ -120,6 +120,14 @@ def record_bar(body: dict) -> str:
     return f"{ratios}; {most['more'] / 1e6:.0f} MB"
 
 
+def monitor(body: dict) -> str:
+    """What a sample costs, and the share of training time."""
+    head = f"told | a step | one that is looked at | share at every={body['every']}"
+    cells = [(r["kind"], _ms(r["plain"]), _ms(r["seconds"]), r["share"]) for r in body["times"]]
+    rows = [(*some, f"**{100 * share:.2f} %**") for *some, share in cells]
+    return f"{_machine(body)}\n\n{_table(head, rows)}"
+
+
 def page(body: dict) -> str:
     """How light the explorer is, beside its bars."""
     first, _, last = body["resident_MB"]
@@ -270,6 +278,7 @@ TABLES = {
     "record": ("record", record),
     "record_bar": ("record", record_bar),
     "page": ("page", page),
+    "monitor": ("monitor", monitor),
     "gpu": ("gpu", gpu),
     "gpu_bar": ("gpu", gpu_bar),
     "gpu_sweeps": ("gpu", gpu_sweeps),
@@ -306,12 +315,13 @@ def _ms(seconds: float) -> str:
 
 
 def fill(text: str) -> str:
-    """A page with what stands between its markers made anew from the results."""
+    """A page with what stands between its markers made anew from the results there are."""
     for marker, (result, table) in TABLES.items():
         between = re.compile(f"(<!-- {marker} -->)(.*?)(<!-- /{marker} -->)", re.DOTALL)
-        if found := between.search(text):
+        results = RESULTS / f"{result}.json"
+        if (found := between.search(text)) and results.exists():
             gap = "\n" if "\n" in found[2] else ""
-            made = gap + table(json.loads((RESULTS / f"{result}.json").read_text())) + gap
+            made = gap + table(json.loads(results.read_text())) + gap
             text = between.sub(lambda match, made=made: match[1] + made + match[3], text)
     return text
 

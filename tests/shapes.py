@@ -49,4 +49,13 @@ for mask in (None, mh.causal(), mh.padding([0, 5])):
 shards = [mh.observe(q, k[:, :, s], v[:, :, s], stats="entropy") for s in (slice(4), slice(4, 11))]
 mh.merge(shards)
 cross.observe(x, torch.randn(2, 3, 5), stats=("output_norm", "received_output"))
+
+packed = mh.MultiHeadAttention(24, 6, mask=mh.causal() & mh.documents(torch.arange(9) // 4))
+told = []
+with mh.monitor(packed, every=1, rows=5, to=told.append) as watch:
+    with mh.entropy_floor(packed, at_least=0.5, weight=0.1, heads=[(0, 1)]) as floor:
+        loss = packed(x).square().mean()
+    (loss + floor.penalty).backward()
+    watch.step(loss)
+mh.monitoring.picture(told[0], "entropy")
 print("every annotation held")

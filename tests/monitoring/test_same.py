@@ -4,6 +4,7 @@ import contextlib
 import copy
 import inspect
 import pickle
+import sys
 
 import pytest
 import torch
@@ -65,6 +66,25 @@ def test_between_samples_nothing_is_hooked_or_intercepted(monkeypatch):
     assert [bool(hook) for hook in hooked] == [True, False, False, True, False, False, True]
     assert hooks(model) == 0
     assert clean()
+
+
+def test_between_samples_only_a_step_is_counted():
+    """Every Python function of the monitor and the interception that runs in such a step."""
+    model, given = watched("ours")
+    called = set()
+
+    def saw(frame, event, _):
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith(("multihead.recording", "multihead.monitoring")):
+            called.add(frame.f_code.co_name)
+
+    with mh.monitor(model, every=5, step=1) as watch:
+        sys.setprofile(saw)
+        try:
+            train(model, given, 1, watch)
+        finally:
+            sys.setprofile(None)
+    assert called == {"step", "_prepare", "_due"}
 
 
 def test_only_the_first_forward_of_a_step_is_looked_at_and_no_evaluation(monkeypatch):

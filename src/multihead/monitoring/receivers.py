@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -25,6 +25,7 @@ MAPS = "maps"
 _PIXELS = 8  # a side of each head in a picture
 
 
+@runtime_checkable
 class Receiver(Protocol):
     """Gets each record, and what was seen of the layers, whose maps are there if it `draws`."""
 
