@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from hand_written import clean
+from hand_written import clean, texts
 from watched_models import KINDS, Packed, loss_of, train, vectors, watched
 
 import multihead as mh
@@ -115,19 +115,41 @@ def test_a_forward_that_raises_leaves_nothing_behind_and_the_next_is_looked_at()
     assert hooks(model) == 0
 
 
-def test_compiled_models_are_seen():
-    for inside in (False, True):
-        model, x = Packed().train(), vectors()
-        compiled = torch.compile(model, backend="eager")
-        watch = mh.monitor(model if inside else compiled, every=2)
-        _, _, records = train(compiled, {"x": x}, 3, watch)
+def test_compiled_models_are_seen_and_stay_compiled():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(1)
+        return lambda *given: ran.append(1) or graph(*given)
+
+    def compiled(model):
+        return torch.compile(model, backend=backend, fullgraph=True)
+
+    def in_place(model):
+        model.compile(backend=backend, fullgraph=True)
+        return model
+
+    for how in (compiled, in_place):
+        torch._dynamo.reset()
+        model, ran = how(watched("sdpa")[0]), []
+        graphs.clear()
+        watch = mh.monitor(model, every=3)
+        _, _, records = train(model, {"input": texts()}, 7, watch)
         names = [layer["name"] for layer in records[1]["layers"]]
-        assert [record["step"] for record in records] == [0, 2]
-        assert names == ["blocks.0", "blocks.1"]
-    model = Packed().train()
-    model.compile(backend="eager")
-    _, _, records = train(model, {"x": x}, 3, mh.monitor(model, every=2))
-    assert [record["step"] for record in records] == [0, 2]
+        assert [record["step"] for record in records] == [0, 3, 6]
+        assert names == ["0", "1"]
+        assert len(ran) == 4 * len(graphs) > 0  # steps 1, 2, 4 and 5, and no graph made anew
+        watch.close()
+        assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_what_a_compiled_model_was_made_from_is_not_what_is_called():
+    model, given = watched("sdpa")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with mh.monitor(model) as watch:
+        loss_of(compiled, given)
+        with pytest.raises(ValueError, match="of a compiled one, what torch.compile gave"):
+            watch.step()
 
 
 def test_inside_a_recording():
@@ -169,3 +191,16 @@ def test_two_monitors_on_one_model():
     assert steps == {1: [0, 2, 4], 2: [0, 3]}
     one.close(), two.close()
     assert hooks(model) == 0
+
+
+def test_mixed_precision():
+    results = []
+    for watches in (False, True):
+        model, given = watched("ours")
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            watch = mh.monitor(model, every=1) if watches else None
+            results.append(train(model, given, 2, watch)[:2])
+    (losses, grads), (watched_losses, watched_grads) = results
+    assert losses == watched_losses
+    assert all(torch.equal(grads[name], watched_grads[name]) for name in grads)

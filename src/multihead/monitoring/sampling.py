@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..recording import check_seen
 from ..recording.names import in_backward, in_checkpoint
 from ..recording.watch import Watch, watching
 from .history import HeadWarning, History
-from .lent import LentForward
+from .lent import Call, LentForward
 from .looking import Looker
 from .receivers import Receiver
 from .summary import Record, summarise
@@ -42,7 +41,8 @@ class Monitor:
         self.history = History()
         for record in max((receiver.past() for receiver in receivers), key=len, default=[]):
             self.history.take(record)
-        self._ready: contextlib.ExitStack | None = None  # while a forward is awaited
+        self._lent: LentForward | None = None  # while a forward is awaited
+        self._looking = False
         self._sample: tuple[Looker, Watch] | None = None
         self._saw = self._closed = False  # whether any sample was ever had
         self._prepare()
@@ -70,29 +70,29 @@ class Monitor:
         self.close()
 
     def _prepare(self) -> None:
-        if not self._due:
-            return
-        self._ready = contextlib.ExitStack()
-        # A compiled graph would call the forward that it was made from.
-        self._ready.enter_context(torch.compiler.set_stance("force_eager"))
-        self._ready.callback(LentForward(self.model, self._look).give_back)
+        if self._due:
+            self._lent = LentForward(self.model, self._look)
 
     def _rest(self) -> None:
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            ready.close()
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.give_back()
 
-    def _look(self, forward: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _look(self, plain: Call, looked: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
         # A run for gradients is no new one, and an evaluation in between is no training.
         trains = torch.is_grad_enabled() or in_checkpoint()
-        if self._ready is None or in_backward() or not trains:
-            return forward(*args, **kwargs)
+        if self._looking or in_backward() or not trains:
+            return plain(*args, **kwargs)
         draws = any(receiver.draws for receiver in self.receivers)
         looker = Looker(self.statistics, self.rows, self._step, draws)
-        with watching(self.model, looker) as watch:
-            if watch.path.name is None:
-                watch.path.enter(self.model)  # whose own call is under way already
-            out = forward(*args, **kwargs)
+        self._looking = True
+        try:
+            with watching(self.model, looker) as watch:
+                if watch.path.name is None and looked is plain:
+                    watch.path.enter(self.model)  # whose own call is under way already
+                out = looked(*args, **kwargs)
+        finally:
+            self._looking = False
         self._sample = (looker, watch)
         self._rest()
         return out
@@ -126,8 +126,8 @@ class Monitor:
             check_seen(watch, self.model)
         raise ValueError(
             f"step {self._step} was to be looked at, but {name} was not called with gradients in "
-            "it; give mh.monitor the model whose forward is called (not a copy, nor a model around "
-            "it), and call step() once after each of its training steps."
+            "it; give mh.monitor the model that is called (of a compiled one, what torch.compile "
+            "gave), and call step() once after each of its training steps."
         )
 
 
