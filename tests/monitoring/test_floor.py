@@ -130,6 +130,19 @@ def test_a_floor_adds_up_over_forwards_and_begins_anew():
     torch.testing.assert_close(floor.penalty, 2 * once)
 
 
+def test_rows_without_a_choice_and_padding_do_not_count():
+    model, x = sharp(), vectors(tokens=11)
+    with mh.entropy_floor(model, at_least=0.9, weight=1.0) as floor:
+        model(x[:, :1])
+    assert floor.penalty == 0
+    with mh.entropy_floor(model, at_least=0.9, weight=1.0) as alone:
+        model(x[:, :7])
+    model.blocks[0].mask = mh.causal() & mh.padding([7])
+    with mh.entropy_floor(model, at_least=0.9, weight=1.0) as padded:
+        model(x)
+    torch.testing.assert_close(padded.penalty, alone.penalty)
+
+
 def test_under_a_checkpoint_it_is_refused():
     model, x = stack(how=False), texts().requires_grad_()
     message = "given a floor.*switch checkpointing off"

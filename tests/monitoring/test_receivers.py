@@ -167,16 +167,17 @@ def test_a_full_disk_is_said_once_and_training_goes_on(tmp_path, monkeypatch, wh
     watch = mh.monitor(model, every=1, to=[tmp_path / "run", told.append])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(model, given, 2, watch)
-        with monkeypatch.context() as patch:
-            patch.setattr(receivers, what, full)
-            train(model, given, 3, watch)
-        train(model, given, 1, watch)  # there is room again
-    (warning,) = [w for w in caught if issubclass(w.category, RuntimeWarning)]
-    assert "No space left on device; make room" in str(warning.message)
-    assert "Training goes on" in str(warning.message)
+        for is_full in (False, True, True, False, True, False):
+            with monkeypatch.context() as patch:
+                if is_full:
+                    patch.setattr(receivers, what, full)
+                train(model, given, 1, watch)
+    said = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
+    assert len(said) == 2  # once, and once when there had been room again
+    assert "No space left on device; make room" in said[0]
+    assert "Training goes on" in said[0]
     assert [record["step"] for record in told] == [0, 1, 2, 3, 4, 5]
-    assert [record["step"] for record in read_lines(tmp_path / "run")] == [0, 1, 5]
+    assert [record["step"] for record in read_lines(tmp_path / "run")] == [0, 3, 5]
 
 
 def test_half_a_line_is_taken_off_again(tmp_path, monkeypatch):

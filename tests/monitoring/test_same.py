@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from hand_written import clean, texts
+from torch.utils.checkpoint import checkpoint
 from watched_models import KINDS, Packed, loss_of, train, vectors, watched
 
 import multihead as mh
@@ -191,6 +192,18 @@ def test_two_monitors_on_one_model():
     assert steps == {1: [0, 2, 4], 2: [0, 3]}
     one.close(), two.close()
     assert hooks(model) == 0
+
+
+def test_a_second_run_for_gradients_is_no_sample():
+    """As where step() comes before the backward of a checkpoint around the whole model."""
+    model, given = watched("sdpa")
+    with mh.monitor(model, every=1) as watch:
+        loss = checkpoint(model, given["input"], use_reentrant=False).square().mean()
+        assert watch.step(loss) is not None
+        loss.backward()
+        assert watch.step() is None
+        loss_of(model, given)
+        assert watch.step()["step"] == 2
 
 
 def test_mixed_precision():

@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from watched_models import KINDS, TOKENS, WIDTH, Packed, loss_of, train, vectors, watched
 
 import multihead as mh
+from multihead.attention.problem import pose
 from multihead.monitoring import picture
+from multihead.monitoring.allowed import document_starts
 from multihead.monitoring.looking import sample_rows
 
 STATS = ("max_score", "entropy", "peak", mh.mass(mh.prefix(1)), "distance")
@@ -136,21 +139,85 @@ def test_bits_that_say_the_same_as_documents():
     assert one["layers"] == two["layers"]
 
 
-def test_padding_counts_nowhere():
+@pytest.mark.parametrize("front", [True, False])
+def test_padding_counts_nowhere(front):
     model, given = watched("llama")
-    alone = {"input_ids": given["input_ids"][:1, :9], "attention_mask": None}
-    ids = torch.cat([given["input_ids"].new_zeros(1, 4), alone["input_ids"]], 1)  # left, with pads
-    mask = torch.ones_like(ids)
-    mask[:, :4] = 0
+    ids = given["input_ids"][:1, :9]
+    pads, real = ids.new_zeros(1, 4), torch.ones_like(ids)
     padded = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "position_ids": (mask.cumsum(1) - 1).clamp(0),
+        "input_ids": torch.cat([pads, ids] if front else [ids, pads], 1),
+        "attention_mask": torch.cat([pads, real] if front else [real, pads], 1),
     }
-    one, two = sample(model, alone, rows=None), sample(model, padded, rows=None)
+    padded["position_ids"] = (padded["attention_mask"].cumsum(1) - 1).clamp(0)
+    one = sample(model, {"input_ids": ids, "attention_mask": None}, rows=None)
+    two = sample(model, padded, rows=None)
     for key in ("entropy", "peak", "max_score", "mass:prefix(1)"):
         for layer in range(2):
             close(column(two, layer, key), column(one, layer, key), 1e-4)
+
+
+class Biased(nn.Module):
+    """SDPA with numbers added to its scores."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), bias
+
+    def parts(self, x):
+        return [t.unflatten(-1, (3, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)]
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(*self.parts(x), attn_mask=self.bias)
+
+
+def test_a_bias_that_forbids_leaves_fewer_keys():
+    later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+    slope = -0.1 * (torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)).abs()
+    model, x = Biased(slope.masked_fill(later, -torch.inf)), vectors()
+    record = sample(model, {"x": x}, rows=None)
+    with torch.no_grad():
+        seen = mh.observe(
+            *model.parts(x), bias=slope, mask=mh.causal(), stats=("entropy",), offset=0
+        )
+    relative = seen.entropy[..., 1:] / torch.arange(2.0, TOKENS + 1).log()
+    close(column(record, 0, "entropy"), relative.mean((0, 2)))
+
+
+def test_a_score_is_what_it_was_where_a_bias_stands_far_from_0():
+    model, x = (
+        Biased(2000 * torch.arange(3.0)[:, None, None] - 0.1 * torch.arange(TOKENS)),
+        vectors(),
+    )
+    record = sample(model, {"x": x}, rows=None)
+    with torch.no_grad():
+        seen = mh.observe(*model.parts(x), bias=model.bias, stats=("max_score",), offset=0)
+    close(column(record, 0, "max_score"), seen.max_score.amax((0, 2)), 2e-3)
+    assert column(record, 0, "max_score")[2] > 3900
+
+
+def starts(mask, tokens=8):
+    q = torch.zeros(1, 1, tokens, 4)
+    asked = {"bias": None, "scale": None, "softcap": None, "sinks": None, "offset": 0}
+    found = document_starts(pose(q, q, q, mask=mask, dropout=0.0, **asked))
+    return None if found is None else found[0].tolist()
+
+
+def test_where_a_document_begins():
+    ids = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
+    own = [0, 0, 0, 3, 3, 5, 5, 5]
+    assert starts(mh.causal() & mh.documents(ids)) == starts(mh.documents(ids)) == own
+    assert starts(mh.causal() & mh.documents(ids) & mh.window(2)) == own
+    assert starts(mh.causal()) is starts(None) is starts(mh.causal() & mh.window(3)) is None
+    assert starts(mh.causal() & mh.padding([5])) is None
+    rows = torch.arange(8)
+    steps = (rows[:, None] - rows) % 2 == 0  # itself, two before, four before, …: no documents
+    assert starts(mh.causal() & mh.dense(steps)) == [0, 1, 1, 1, 1, 1, 1, 1]
+    pads = (rows > 2)[None, :] & (rows > 2)[:, None]  # three in front, which see nothing
+    assert starts(mh.causal() & mh.dense(pads)) == [0, 0, 0, 3, 3, 3, 3, 3]
+    lone = pads | torch.eye(8, dtype=torch.bool)  # or themselves
+    assert starts(mh.causal() & mh.dense(lone)) == [0, 1, 2, 3, 3, 3, 3, 3]
+    later = torch.ones(8, 8, dtype=torch.bool).triu(1)  # rows that never see themselves
+    assert starts(mh.dense(later)) is None
 
 
 def test_quantiles_and_the_worst_are_of_the_numbers():
