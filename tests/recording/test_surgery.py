@@ -233,3 +233,37 @@ def test_links_stand_where_they_stand_whatever_the_cache(name, kind, links):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     with mh.cut(model, [(0, 1)], links=links):  # another text, in the same with statement or not
         torch.testing.assert_close(model(ids).logits[:, -1], expected)
+
+
+class Watching(torch.nn.Module):
+    """A model that looks at its own layer while it works."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn = mh.MultiHeadAttention(32, 4, mask=mh.causal())
+
+    def forward(self, x):
+        return self.attn.observe(x, stats=("entropy", mh.mass(mh.offset(-1), name="previous")))
+
+
+@torch.no_grad()
+def test_a_model_that_observes_is_cut_ablated_and_recorded_as_one_that_does_not():
+    torch.manual_seed(0)
+    model, x = Watching(), torch.randn(2, 9, 32)
+    plain, seen = model(x)
+    with mh.cut(model, [(0, 1)], links=mh.offset(-1)):
+        out, cut = model(x)
+        assert torch.equal(out, model.attn(x))
+    assert not torch.allclose(out, plain)
+    assert cut["previous"][:, 1].abs().max() == 0
+    assert torch.allclose(cut["previous"][:, 2:], seen["previous"][:, 2:], atol=1e-6)
+    with mh.ablate(model, [(0, 1)]):
+        out, kept = model(x)
+        assert torch.equal(out, model.attn(x))
+    assert torch.equal(kept["previous"], seen["previous"])  # its weights are what they were
+    with mh.record(model) as rec:
+        out, again = model(x)
+    assert [layer.name for layer in rec.layers] == ["attn"]
+    assert torch.equal(out, plain)
+    assert torch.equal(again.entropy, seen.entropy)
+    assert torch.allclose(rec[0]["entropy"], seen.entropy, atol=1e-5)

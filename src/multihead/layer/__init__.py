@@ -122,20 +122,28 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Tensor, "..."] | None = None,
         positions: Int[Tensor, "*batch tokens"] | None = None,
         cache: Cache | None = None,
-    ) -> Float[Tensor, "*batch tokens d_out"]:
+        observing: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "*batch tokens d_out"] | tuple[Tensor, Observation]:
         """Attend from x to itself, or to a context; a mask or bias given here joins the layer's.
 
         With a cache, x is what comes next: its keys join those that are there. The keys of a
-        context are made once, at the first call.
+        context are made once, at the first call. (`observing` is `observe`'s, which comes through
+        here so that hooks, and whoever records or cuts, see one layer and not two.)
         """
         check(self, x, context, positions, cache)
         if x.ndim == 2:
+            x, context = x[None], None if context is None else context[None]
             asked = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
-            return self(x[None], None if context is None else context[None], **asked)[0]
+            given = self(x, context, **asked, observing=observing)
+            return given[0] if observing is None else (given[0][0], given[1])
         tensors, asked, commit = self._ask(x, context, mask, bias, positions, cache)
-        y = self._merge(attend(*tensors, **asked))
+        seen = None
+        if observing is not None:
+            stats = with_output(self, tensors[2], observing["stats"])
+            seen = observe(*tensors, stats=stats, rows=observing["rows"], **asked)
+        y = self._merge(attend(*tensors, **asked) if seen is None else seen.out)
         commit()  # all went well: only now does the cache take the tokens in
-        return y
+        return y if seen is None else (y, seen)
 
     def observe(
         self,
@@ -154,18 +162,8 @@ class MultiHeadAttention(nn.Module):
         The layer knows its W_O: `"output_norm"` is Σ p·‖v W_O‖, how much each row is moved, and
         `"received_output"` what each key gives in that measure (Kobayashi et al. 2020).
         """
-        check(self, x, context, positions, cache)
-        if x.ndim == 2:
-            x, context = x[None], None if context is None else context[None]
-            given = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
-            y, seen = self.observe(x, context, stats=stats, rows=rows, **given)
-            return y[0], seen
-        tensors, asked, commit = self._ask(x, context, mask, bias, positions, cache)
-        stats = with_output(self, tensors[2], stats)
-        seen = observe(*tensors, stats=stats, rows=rows, **asked)
-        y = self._merge(seen.out)
-        commit()
-        return y, seen
+        asked = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
+        return self(x, context, **asked, observing={"stats": stats, "rows": rows})
 
     def _ask(
         self, x: Tensor, context, mask, bias, positions, cache

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..attention import answer
 from ..attention.merge import sinks_weight
@@ -65,6 +66,12 @@ def observe(
     >>> seen.entropy.exp().round().tolist(), seen.backend
     ([[[1.0, 2.0, 3.0, 4.0]]], 'sdpa')
     """
+    if has_torch_function((query, key, value)):  # as `attend`: who cuts or records sees it too
+        return handle_torch_function(
+            observe, (query, key, value), query, key, value, stats=stats, rows=rows, lse=lse,
+            mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout,
+            offset=offset, backend=backend,
+        )  # fmt: skip
     problem = pose(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
         dropout=dropout, offset=offset,

@@ -20,6 +20,7 @@ from ..attention import attend
 from ..attention.problem import is_mapped
 from ..convert import masks_from_torch
 from ..masks import Mask, causal, dense
+from ..observation import observe
 from ..positions import Alibi
 
 
@@ -43,6 +44,7 @@ class Call:
     give: Callable[[Tensor], Any] = lambda out: out  # from (batch, heads, query, dim) to its words
     crosses: bool | None = None  # whether the keys are of another text; None where it is not told
     projection: Tensor | None = None  # W_O, (heads · value_dim, model), where the call holds it
+    observing: dict[str, Any] | None = None  # what `observe` was asked beside: statistics, rows
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -52,6 +54,14 @@ class Call:
 
     def attend(self) -> Tensor:
         return attend(self.query, self.key, self.value, dropout=self.dropout, **self.asked)
+
+    def answered(self, out: Tensor) -> Any:
+        """The answer in the caller's words; statistics are of the weights as they became."""
+        if self.observing is None:
+            return self.give(out)
+        seen = observe(self.query, self.key, self.value, **self.asked, **self.observing)
+        seen.out = out
+        return seen
 
     def replace(self, **changes: Any) -> Call:
         return dataclasses.replace(self, **changes)
@@ -193,6 +203,12 @@ def of_attend(args: tuple, kwargs: dict) -> Call:
         query, key, value, mask=mask, dropout=kwargs.get("dropout") or 0.0,
         plain=lambda: attend(*args, **kwargs), only_plain=bool(kwargs.get("dropout")), **known,
     )  # fmt: skip
+
+
+def of_observe(args: tuple, kwargs: dict) -> Call:
+    call = of_attend(args, kwargs)
+    beside = {name: kwargs[name] for name in ("stats", "rows", "lse") if name in kwargs}
+    return call.replace(observing=beside, plain=lambda: observe(*args, **kwargs), only_plain=True)
 
 
 _MHA = inspect.signature(F.multi_head_attention_forward)

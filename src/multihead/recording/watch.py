@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..attention import attend
-from .call import Call, of_attend, of_multihead, of_sdpa, refuse_mapped, refuse_traced
+from ..observation import observe
+from .call import Call, of_attend, of_multihead, of_observe, of_sdpa, refuse_mapped, refuse_traced
 from .encoder import as_fast_paths_give
 from .names import Path, in_backward, in_checkpoint
 from .scripted import refuse_scripted
@@ -32,6 +33,7 @@ _READERS = {
     F.scaled_dot_product_attention: of_sdpa,
     F.multi_head_attention_forward: of_multihead,
     attend: of_attend,
+    observe: of_observe,
 }
 _PRODUCTS = {F.linear, torch.addmm, torch.matmul, Tensor.matmul, Tensor.__matmul__}
 
@@ -109,7 +111,7 @@ class Watch:
     def handle(self, call: Call) -> Any:
         """A call by a model's own words → the answer in the same."""
         if self.busy:  # a hand asks the model's own function
-            return call.plain() if call.plain else call.give(call.attend())
+            return call.plain() if call.plain else call.answered(call.attend())
         self.busy = True
         try:
             with _aside():
@@ -125,7 +127,7 @@ class Watch:
             self._runs_again()
         place = None if in_backward() else self._place()
         if place is None:
-            return call.plain() if call.plain else call.give(call.attend())
+            return call.plain() if call.plain else call.answered(call.attend())
         self.calls += 1
         asked = call
         for hand in self.hands:
@@ -152,7 +154,7 @@ class Watch:
             return own()
         for hand in self.hands:
             out = hand.output(place, call, out)
-        return call.give(out)
+        return call.answered(out)
 
     def leaves_no_trace(self) -> bool:
         """Whether what is done here must stay out of the graph: who looks on alone changes nothing.
