@@ -1,0 +1,121 @@
+"""The folder of a run: what was asked, the last good checkpoint, and the losses on the way.
+
+    runs/names/
+      config.json              every setting, and the command
+      checkpoint.safetensors   model, optimiser, random state; step and data position in its header
+      losses.jsonl             a line each so many steps: step, loss, held-out loss, lr, tokens/s
+
+One process at a time works in it. Started again with the same settings, a run goes on from its
+checkpoint, and lines that came after it are written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .saving import put
+from .settings import Settings
+
+CONFIG, CHECKPOINT, LOSSES, LOCK = "config.json", "checkpoint.safetensors", "losses.jsonl", ".lock"
+FREE = ("device",)  # settings that may change on the way
+
+
+class Run:
+    """A folder that a run lives in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoint = folder / CHECKPOINT
+        self.losses = folder / LOSSES
+
+    @contextlib.contextmanager
+    def opened(self, settings: Settings, command: str) -> Iterator[Run]:
+        """Ours alone, with these settings; what another run left there is not touched."""
+        from filelock import FileLock, Timeout  # torch needs it too
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / LOCK)
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another process trains in {self.folder}; wait for it, or give another --out."
+            ) from None
+        except OSError as error:
+            raise ValueError(
+                f"{self.folder} must be a folder that can be written, and is not: "
+                f"{error.strerror or error}; give another --out."
+            ) from None
+        try:
+            self._agree(settings, command)
+            yield self
+        finally:
+            lock.release()
+
+    def settings(self) -> Settings:
+        """What the run in this folder was started with."""
+        told = self._config()
+        if told is None:
+            raise ValueError(
+                f"{self.folder} has no {CONFIG}, so it is not a run; give the folder of one."
+            )
+        return Settings().of(told["settings"])
+
+    def log(self, line: dict[str, Any]) -> None:
+        try:
+            with self.losses.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise ValueError(
+                f"{self.losses} cannot be written: {error.strerror or error}; the last checkpoint "
+                "is as it was. Make room, and start again: the run goes on."
+            ) from None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The losses so far; a line that a kill cut short is left out."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.losses.read_text("utf-8", "replace").splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def go_back_to(self, step: int) -> None:
+        """Forget the lines behind a step: they come again."""
+        kept = [line for line in self.lines() if line["step"] <= step]
+        put(self.losses, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def _config(self) -> dict[str, Any] | None:
+        try:
+            return json.loads((self.folder / CONFIG).read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{self.folder / CONFIG} cannot be read: {error}; give another --out."
+            ) from None
+
+    def _agree(self, settings: Settings, command: str) -> None:
+        """The settings are those of the run that is there; else it is a new one."""
+        now, told = dataclasses.asdict(settings), self._config()
+        if told is None:
+            about = {"settings": now, "command": command, "torch": torch.__version__,
+                     "python": platform.python_version()}  # fmt: skip
+            put(self.folder / CONFIG, json.dumps(about, indent=1).encode())
+            return
+        was = told.get("settings", {})
+        other = [k for k, v in now.items() if k not in FREE and was.get(k) != v]
+        if other:
+            first = other[0]
+            raise ValueError(
+                f"{self.folder} holds a run with {first} {was.get(first)!r}, and {now[first]!r} "
+                "came; give another --out, or the same settings to go on with it."
+            )

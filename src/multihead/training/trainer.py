@@ -1,0 +1,278 @@
+"""Training: AdamW, warm-up and cosine, clipping; stopped at any moment, it goes on bit for bit.
+
+    for each step:   batch → loss → gradients → all numbers finite? → clip → AdamW → after_step
+
+What is not finite is found before the weights move, so that every checkpoint is a good one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .gpt import GPT, GPTConfig
+from .names import IGNORED, Names
+from .run import Run
+from .saving import (
+    optimizer_tensors,
+    read,
+    restore_optimizer,
+    tensors_of,
+    told_of,
+    write,
+)
+from .settings import Settings
+from .text import Text, read_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What is told after each step."""
+
+    step: int  # steps that are done, this one among them
+    steps: int  # that there will be
+    loss: float  # nats a token, of this batch before the step
+    lr: float
+    tokens_per_second: float
+    held_out: float | None = None  # where it was time to measure it
+
+
+class Trainer:
+    """A model, its data and its optimiser, from their settings; in a folder, or nowhere.
+
+    >>> trainer = Trainer(Settings(d_model=8, num_layers=1, rows=4, steps=3, warmup=1))
+    >>> trainer.train(after_step=lambda done: print(done.step, round(done.lr, 5)))
+    1 0.004
+    2 0.004
+    3 8e-05
+    """
+
+    def __init__(self, settings: Settings, folder: Path | None = None) -> None:
+        self.settings = settings
+        self.device = _device(settings.device)
+        self.data = _data(settings)
+        self.step = 0
+        self.held_out: float | None = None  # the last that was measured
+        self._recent: list[float] = []  # losses since the last line of the log
+        self._random: dict[str, Tensor] = {}
+        self._run = None if folder is None else Run(folder)
+        with self._own_random(settings.seed):
+            self.model = GPT(_shape(settings, self.data)).to(self.device)
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        self.model.config.about = f"a GPT of {parameters:,} parameters, of {self.data.what}"
+        self._optimizer = _adamw(self.model, settings)
+        self._called: Any = torch.compile(self.model) if settings.compile else self.model
+
+    def train(self, after_step: Callable[[Step], None] | None = None, *, command: str = "") -> None:
+        """All steps that are left, those of a checkpoint in the folder being done."""
+        if self._run is None:
+            self._train(after_step)
+            return
+        with self._run.opened(self.settings, command):
+            self._go_on()
+            self._train(after_step)
+
+    def _train(self, after_step: Callable[[Step], None] | None) -> None:
+        speed = _Speed()
+        self.model.train()
+        with self._own_random():
+            while self.step < self.settings.steps:
+                lr = self.settings.lr_at(self.step)
+                loss, tokens = self._one_step(lr)
+                speed.add(tokens)
+                self.step += 1
+                done = Step(self.step, self.settings.steps, loss, lr, speed.now, self._measured())
+                self._log(done)
+                self._recent = [] if self._is_time("log_every") else self._recent
+                if self._run is not None and self._is_time("checkpoint_every"):
+                    self._save()
+                if after_step is not None:
+                    speed.pause()
+                    after_step(done)
+                    speed.go_on()
+        self.model.eval()
+
+    def _one_step(self, lr: float) -> tuple[float, int]:
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        ids, targets = self.data.next()
+        loss = self._loss(ids, targets)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        value = loss.item()
+        if not math.isfinite(value) or not bool(norm.isfinite()):
+            raise ValueError(self._not_finite(value, lr))
+        self._optimizer.step()
+        self._recent.append(value)
+        return value, int((targets != IGNORED).sum())
+
+    def _loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        ids, targets = ids.to(self.device), targets.to(self.device)
+        half = torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
+        with half:
+            logits = self._called(ids)
+        flat = logits.float().flatten(0, 1)  # (batch · tokens, vocab)
+        return cross_entropy(flat, targets.flatten(), ignore_index=IGNORED, reduction=reduction)
+
+    @torch.no_grad()
+    def measure(self, which: str = "held out") -> float:
+        """The mean loss over all of a part that is not trained on, nats a token."""
+        was_training = self.model.training
+        self.model.eval()
+        total, count = 0.0, 0
+        for ids, targets in self.data.held_out(which):
+            total += float(self._loss(ids, targets, "sum"))
+            count += int((targets != IGNORED).sum())
+        self.model.train(was_training)
+        return total / count
+
+    # ── what is kept
+
+    def _measured(self) -> float | None:
+        if not self._is_time("held_out_every"):
+            return None
+        self.held_out = self.measure()
+        return self.held_out
+
+    def _is_time(self, which: str) -> bool:
+        every = getattr(self.settings, which)
+        return self.step % every == 0 or self.step == self.settings.steps
+
+    def _log(self, done: Step) -> None:
+        if self._run is not None and (self._is_time("log_every") or done.held_out is not None):
+            self._run.log({
+                "step": done.step, "loss": sum(self._recent) / max(1, len(self._recent)),
+                "held_out": done.held_out, "lr": done.lr,
+                "tokens_per_second": round(done.tokens_per_second),
+            })  # fmt: skip
+
+    def _save(self) -> None:
+        assert self._run is not None
+        tensors = tensors_of(self.model) | optimizer_tensors(self.model, self._optimizer)
+        tensors |= {f"random.{name}": state for name, state in _random_state().items()}
+        write(self._run.checkpoint, tensors, told_of(self.model, self.data.alphabet) | {
+            "step": self.step, "data": self.data.position(), "recent": self._recent,
+            "held_out": self.held_out, "made": {"what": self.data.what},
+        })  # fmt: skip
+
+    def _go_on(self) -> None:
+        """From the checkpoint in the folder, if there is one."""
+        assert self._run is not None
+        if not self._run.checkpoint.exists():
+            self._run.go_back_to(0)
+            return
+        tensors, told = read(self._run.checkpoint)
+        weights = {name: tensors[name] for name in tensors_of(self.model) if name in tensors}
+        try:
+            self.model.load_state_dict({k.partition(".")[2]: v for k, v in weights.items()})
+            restore_optimizer(self.model, self._optimizer, tensors)
+            self.data.go_to(told["data"])
+            self.step, self._recent = told["step"], told["recent"]
+            self.held_out = told["held_out"]
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(
+                f"{self._run.checkpoint} does not fit its run: {str(error).splitlines()[0]}; "
+                "move the folder away and start anew."
+            ) from None
+        begin = "random."
+        self._random = {k.removeprefix(begin): v for k, v in tensors.items() if k.startswith(begin)}
+        self._run.go_back_to(self.step)
+
+    def _not_finite(self, loss: float, lr: float) -> str:
+        what = "the loss" if not math.isfinite(loss) else "a gradient"
+        kept = "nothing was written"
+        if self._run is not None:
+            last = self.step - self.step % self.settings.checkpoint_every
+            kept = f"the checkpoint of step {last} is intact" if last else "no checkpoint was made"
+        return (
+            f"{what} is no finite number at step {self.step + 1}, lr {lr:.2g}; {kept}. Start anew "
+            "in another folder with a smaller lr or another seed."
+        )
+
+    @contextlib.contextmanager
+    def _own_random(self, seed: int | None = None) -> Iterator[None]:
+        """Our own random numbers, which go on where they stopped; the caller's are as they were."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            if seed is not None:
+                torch.manual_seed(seed)
+            for name, state in self._random.items():
+                if name == "cpu":
+                    torch.set_rng_state(state)
+                elif devices:
+                    torch.cuda.set_rng_state(state, self.device)
+            try:
+                yield
+            finally:
+                self._random = _random_state()
+
+
+class _Speed:
+    """Tokens a second, without what others did between the steps."""
+
+    def __init__(self) -> None:
+        self.tokens, self.seconds, self._since = 0, 0.0, time.perf_counter()
+
+    def add(self, tokens: int) -> None:
+        self.tokens += tokens
+
+    def pause(self) -> None:
+        self.seconds += time.perf_counter() - self._since
+
+    def go_on(self) -> None:
+        self._since = time.perf_counter()
+
+    @property
+    def now(self) -> float:
+        return self.tokens / max(1e-9, self.seconds + time.perf_counter() - self._since)
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and there is none here; give cpu, or leave it out.")
+    return torch.device(name)
+
+
+def _data(settings: Settings) -> Names | Text:
+    sizes = {"rows": settings.rows, "tokens": settings.tokens, "seed": settings.seed}
+    if settings.data == "names":
+        return Names(**sizes)
+    path = Path(settings.data)
+    return Text(read_text(path), **sizes, symbols=settings.symbols, what=path.name)
+
+
+def _shape(settings: Settings, data: Names | Text) -> GPTConfig:
+    return GPTConfig(
+        vocab_size=len(data.alphabet), context=settings.context, d_model=settings.d_model,
+        num_heads=settings.num_heads, num_layers=settings.num_layers,
+        positions=settings.positions, dropout=settings.dropout, separator=data.separator,
+        example=data.example,
+    )  # fmt: skip
+
+
+def _adamw(model: GPT, settings: Settings) -> torch.optim.AdamW:
+    """Matrices decay, norms do not."""
+    wide = [weight for weight in model.parameters() if weight.ndim > 1]
+    thin = [weight for weight in model.parameters() if weight.ndim < 2]
+    groups = [{"params": wide, "weight_decay": settings.weight_decay},
+              {"params": thin, "weight_decay": 0.0}]  # fmt: skip
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.99), fused=True)
