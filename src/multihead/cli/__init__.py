@@ -12,6 +12,7 @@ from .errors import stopped
 from .explain import add_explain
 from .look import add_look
 from .report import add_report
+from .train import add_train
 
 if TYPE_CHECKING:
     import typer
@@ -112,7 +113,7 @@ def add_version(app: "typer.Typer") -> None:
 
 
 # A new command is one more line here.
-COMMANDS = (add_version, add_look, add_report, add_explain)
+COMMANDS = (add_version, add_look, add_report, add_explain, add_train)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from .errors import fail
 from .progress import Tell, telling
-from .report import read_text
+from .report import TOO_SMALL, read_text
 
 if TYPE_CHECKING:
     import typer
@@ -131,7 +131,7 @@ def _session(
     from ..patterns.cues import check_known
     from ..recording import load
     from ..views.page.session import Session
-    from ..views.report import tokenise
+    from ..views.report import example, tokenise
 
     loaded = [(path, load(path)) for path in recording or ()]
     name = model or (None if recording else "smollm2")
@@ -139,6 +139,7 @@ def _session(
         session = _with_model(name, tell) if name else Session()
         if not recording:
             words, source = read_text(text, file, 64 * tokens + 1)
+            words, source = example(session.model, words, source)
             tokens = _fitting(session, tokens)
             check_known(tokenise(session.tokenizer, words, tokens)[0], session.model)
             session.record(words, tokens, source, tell)
@@ -199,7 +200,7 @@ def _write(session: "Session", name: str | None, path: Path, heads: str, names: 
     chosen = place(heads)
     with telling() as tell:
         if name is not None and names:
-            session.naming.take_kept(name)
+            _names(session, name, start=False)
         tell("Writing the page", None)
         page = standalone(session, next(iter(session.shown)), chosen)
         put(path, page, other="another file with --export")
@@ -223,12 +224,24 @@ def _serve(session: "Session | Run", name: str | None, port: int | None, *, brow
         if browser and _has_screen():
             threading.Thread(target=_open, args=(address,), daemon=True).start()
         if name is not None and isinstance(session, Session):
-            session.naming.start(name)
+            _names(session, name)
 
     with contextlib.suppress(KeyboardInterrupt):
         serve(session, made, opened)
     sys.stdout.flush()
     os._exit(0)  # a model may be at work in a thread, which nobody waits for
+
+
+def _names(session: "Session", name: str, *, start: bool = True) -> None:
+    """Take the names that are kept, or begin to find them; of a model of ours there are none."""
+    from ..sources import is_trained
+
+    if is_trained(name):
+        session.naming.refuse(TOO_SMALL)
+    elif start:
+        session.naming.start(name)
+    else:
+        session.naming.take_kept(name)
 
 
 def _has_screen() -> bool:

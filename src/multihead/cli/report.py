@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ..views.report import Report
 
 
+TOO_SMALL = "that takes random tokens that come twice, and a model of characters has too few"
+
+
 def add_report(app: "typer.Typer") -> None:
     import typer
 
@@ -69,12 +72,13 @@ def look(
     text: list[str] | None, file: str | None, model: str, tokens: int, asked: dict[str, Any]
 ) -> "Report":
     """All that can be checked first is; then the model is loaded and recorded."""
+    from ..sources import is_trained
     from ..views.report import LEAST, LETTERS, check_text
 
     if tokens < LEAST:
         raise ValueError(f"--tokens must be {LEAST} or more, and {tokens} came; 512 will do.")
     words, source = read_text(text, file, LETTERS * tokens + 1)
-    check_text(words, LEAST)
+    check_text(words, 0 if is_trained(model) else LEAST)
     with telling() as tell:
         return _study(words, source, model, tokens, asked, tell)
 
@@ -82,10 +86,13 @@ def look(
 def _study(
     words: str, source: str, name: str, tokens: int, asked: dict[str, Any], tell: Tell
 ) -> "Report":
-    from ..sources import SOURCES, about, load_model
-    from ..views.report import context, study
+    from ..sources import SOURCES, about, is_trained, load_model
+    from ..views.report import context, example, study
 
     model, tokenizer = load_model(name, progress=tell)
+    words, source = example(model, words, source)
+    if is_trained(name):
+        asked = asked | {"names": False, "unnamed": TOO_SMALL}
     most = context(model)
     if most is not None and tokens > most:
         if tokens != 512:

@@ -52,7 +52,9 @@ def _counts(report: Report) -> list[str]:
     every = sum(layer.heads for layer in report.rec.layers)
     if report.names is None:
         was = "was" if every == 1 else "were"
-        return [f"{many(every, 'head')} {was} recorded; no names were looked for (--no-names)."]
+        return [
+            f"{many(every, 'head')} {was} recorded; no names were looked for ({report.unnamed})."
+        ]
     by = {w: {(n.layer, n.head) for n in report.names if n.where == w} for w in WHERE}
     named = by["on cue"] | by["at rest"]
     beside = "" if report.controlled else " No controls were run (--quick): take names as guesses."

@@ -55,6 +55,7 @@ class Report:
     controlled: bool = False  # whether names were held against controls
     verdicts: list[Verdict] | None = None  # None: nothing was cut
     rest: str = "this text"  # what heads were named on at rest
+    unnamed: str = "--no-names"  # why no names were looked for
     batch: int = 0  # which text of the recording
 
     @property
@@ -110,6 +111,7 @@ def study(
     names: bool = True,
     cuts: bool = True,
     controls: bool = True,
+    unnamed: str = "--no-names",
     tell: Tell = lambda what, share: None,
 ) -> Report:
     """Record a text; name heads and try the main names, as far as asked."""
@@ -126,7 +128,7 @@ def study(
         about, licence, source, total, has_bos, getattr(tokenizer, "bos_token", None),
         content(tokenizer, text, ids, total),
     )  # fmt: skip
-    found = Report(told, rec, habits(rec))
+    found = Report(told, rec, habits(rec), unnamed=unnamed)
     if not names:
         return found
     vocabulary = model.config.get_text_config().vocab_size
@@ -150,7 +152,7 @@ def tokenise(tokenizer: Any, text: str, tokens: int) -> tuple[Tensor, int | None
     """The first `tokens` of a text, and how many it has, None where it was too long to count."""
     check_text(text)
     ids = tokenizer(text[: LETTERS * tokens], verbose=False)["input_ids"]
-    check_length(len(ids), LEAST)
+    check_length(len(ids), getattr(tokenizer, "least", LEAST))
     return torch.tensor(ids[:tokens]), len(ids) if len(text) <= LETTERS * tokens else None
 
 
@@ -183,6 +185,12 @@ def check_text(text: str, least: int = 0) -> None:
             f"the text must have at least {least} tokens, and these {len(text)} letters cannot; "
             "give a sentence or two."
         )
+
+
+def example(model: Any, text: str, source: str) -> tuple[str, str]:
+    """A model's own example in place of our story, which a small one of characters cannot read."""
+    own = getattr(model.config, "example", "")
+    return (own, "what it has not trained on") if own and text is DEFAULT_TEXT else (text, source)
 
 
 def context(model: Any) -> int | None:

@@ -14,6 +14,7 @@ from .counts import many
 from .findings import findings, label
 from .lines import columns, fit, say, show
 from .report import ORDER, Report
+from .tokens import visible
 
 EACH = 3  # heads shown of a pattern
 CELLS = (("entropy", ".2f"), ("distance", ".1f"), ("peak", ".2f"), ("first", ".2f"))
@@ -53,7 +54,7 @@ def _header(report: Report, console: Console) -> None:
     of = f" of {about.total:,}" if about.total and about.total > report.tokens else ""
     more = ", the first of a longer text" if about.total is None else ""
     bos = (
-        f"the tokenizer put a BOS before them, {about.bos}"
+        f"the tokenizer put a BOS before them, {visible(about.bos or '')}"
         if about.has_bos
         else "no BOS: the tokenizer puts none before a text"
     )

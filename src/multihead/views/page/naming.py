@@ -52,6 +52,10 @@ class Naming:
         )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()
 
+    def refuse(self, why: str) -> None:
+        """Say why there will be none."""
+        self.state, self.message = "failed", why
+
     def take_kept(self, model: str) -> bool:
         """Take what the cache has of this model, if it has it."""
         kept = _kept(model)
@@ -117,7 +121,8 @@ def _numbers(given: dict[str, Any]) -> dict[str, Any]:
 
 def _place(model: str) -> Path | None:
     """Where the names of a model are kept: by what its files are; None where that is not known."""
-    if source := SOURCES.get(model):
+    source = SOURCES.get(model)
+    if source is not None and source.wheel is not None:
         what = source.wheel.gguf_sha256
     elif (folder := Path(model).expanduser()).is_dir():
         files = sorted(folder.glob("*.safetensors"))

@@ -1,0 +1,209 @@
+"""`multihead train`: a small GPT on names or on a text of one's own, and what its heads learnt."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from .errors import fail
+from .progress import Tell, telling
+
+if TYPE_CHECKING:
+    import typer
+
+    from ..training import Settings, Step, Trainer
+
+SAMPLES = 12
+LOOKED_AT = 64  # rows of what was held out, to tell by what heads have learnt
+
+
+def add_train(app: "typer.Typer") -> None:
+    import typer
+
+    @app.command()
+    def train(
+        data: Annotated[
+            str | None, typer.Argument(metavar="[names]", help="Names, which come with it.")
+        ] = None,
+        text: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="A text of your own, UTF-8.")
+        ] = None,
+        symbols: Annotated[
+            str | None, typer.Option(metavar="KIND", help="Of a text: characters, or bytes.")
+        ] = None,
+        preset: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="textbook, names-small or text-small."),
+        ] = None,
+        config: Annotated[
+            Path | None, typer.Option(metavar="FILE.TOML", help="Any settings, a line each.")
+        ] = None,
+        steps: Annotated[int | None, typer.Option(metavar="N", help="How many steps.")] = None,
+        seed: Annotated[
+            int | None, typer.Option(metavar="N", help="Draws weights and batches.")
+        ] = None,
+        heads: Annotated[int | None, typer.Option(metavar="N", help="Heads a layer.")] = None,
+        lr: Annotated[float | None, typer.Option(metavar="X", help="The learning rate.")] = None,
+        device: Annotated[
+            str | None, typer.Option(metavar="NAME", help="cpu or cuda; else what there is.")
+        ] = None,
+        out: Annotated[
+            Path | None, typer.Option("-o", "--out", metavar="DIR", help="Else runs/NAME.")
+        ] = None,
+        resume: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Go on with the run in a folder.")
+        ] = None,
+    ) -> None:
+        """Train a small GPT, and say what each of its heads has learnt.
+
+        On names it takes a minute or two. The run lives in a folder: settings, the losses on the
+        way, and a checkpoint, from which it goes on when it is started again, bit for bit on a
+        CPU. `multihead look --model runs/names` looks into it.
+        """
+        asked = {
+            "symbols": symbols, "steps": steps, "seed": seed, "num_heads": heads, "lr": lr,
+            "device": device,
+        }  # fmt: skip
+        try:
+            settings, folder = _settings(data, text, preset, config, asked, out, resume)
+            _train(settings, folder)
+        except (ValueError, ImportError, RuntimeError) as error:
+            fail("train", error, 0)
+
+
+def _settings(
+    data: str | None, text: Path | None, preset: str | None, config: Path | None,
+    asked: dict[str, Any], out: Path | None, resume: Path | None,
+) -> "tuple[Settings, Path]":  # fmt: skip
+    """A preset, changed by a file, changed by the command line; and the folder of the run."""
+    from ..training import Run, Settings
+    from ..training import settings as known
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if resume is not None:
+        others = [o for o in (data, text, preset, config, out) if o is not None]
+        if others or given.keys() - {"device"}:
+            raise ValueError("--resume goes on as the run began; leave the other settings out.")
+        return Run(resume).settings().of(given), resume
+    file = known.read_toml(config) if config is not None else {}
+    name = preset or file.pop("preset", None)
+    source = _source(data, text, file)
+    base = known.preset(name or ("names-small" if source == "names" else "text-small"))
+    if name is not None and source != "names" and base.data == "names":
+        base = base.of({"context": base.tokens})  # a text has no short documents
+    settings: Settings = base.of({**file, "data": source, **given})
+    if source != "names":
+        settings = settings.of({"tokens": settings.context})
+    return settings, out or Path("runs") / ("names" if source == "names" else Path(source).stem)
+
+
+def _source(data: str | None, text: Path | None, file: dict[str, Any]) -> str:
+    if data is not None and text is not None:
+        raise ValueError(f"{data} and --text both came; give one of them.")
+    source = str(text.absolute()) if text is not None else data or file.get("data")
+    if not source:
+        raise ValueError("what to train on is missing; give names, or --text FILE.")
+    if text is None and data is not None and data != "names":
+        raise ValueError(f"the data that comes with it is names, and {data!r} came; "
+                         f"for a file of your own give --text {data}.")  # fmt: skip
+    return source
+
+
+def _train(settings: "Settings", folder: Path) -> None:
+    from ..training import Trainer
+
+    trainer = Trainer(settings, folder)
+    start = time.perf_counter()
+    with telling() as tell:
+        shown = _Shown(tell)
+        trainer.train(shown, command=_command())
+    seconds = time.perf_counter() - start
+    _tell_losses(trainer, folder, shown, seconds)
+    _tell_samples(trainer)
+    _tell_heads(trainer, folder)
+
+
+class _Shown:
+    """Loss and speed while it trains: in a bar, and a line for each held-out loss where is none."""
+
+    def __init__(self, tell: Tell) -> None:
+        from ..sources.progress import can_draw
+
+        self.tell, self.first, self.last = tell, 0, None
+        self.held_out = ""
+        self.lines = sys.stderr is not None and not can_draw()
+
+    def __call__(self, done: "Step") -> None:
+        self.first, self.last = self.first or done.step, done
+        if done.held_out is not None:
+            self.held_out = f", held out {done.held_out:.3f}"
+        said = (
+            f"step {done.step:,} of {done.steps:,}, loss {done.loss:.3f}{self.held_out}, "
+            f"{done.tokens_per_second:,.0f} tokens/s"
+        )
+        self.tell(f"Training: {said}", done.step / done.steps)
+        if self.lines and done.held_out is not None:
+            print(f"multihead: {said}", file=sys.stderr, flush=True)
+
+
+def _command() -> str:
+    return shlex.join(["multihead", *sys.argv[1:]])
+
+
+def _tell_losses(trainer: "Trainer", folder: Path, shown: _Shown, seconds: float) -> None:
+    import typer
+
+    from ..training.bigram import bigram, loss_of
+
+    last, what = shown.last, trainer.data.what
+    if last is None:
+        typer.echo(f"The run in {folder} is finished: {trainer.step:,} steps were done before.")
+    else:
+        of = f" (from step {shown.first:,} on)" if shown.first > 1 else ""
+        typer.echo(
+            f"{trainer.model.config.about}: {last.step:,} steps{of} in {seconds:.0f} s, "
+            f"{last.tokens_per_second:,.0f} tokens/s"
+        )
+    train = [trainer.data.next() for _ in range(200)] if what != "names" else None
+    table = bigram(train or _train_names(trainer), len(trainer.data.alphabet))
+    beside = loss_of(table, trainer.data.held_out())
+    typer.echo(
+        f"held out: {trainer.held_out:.3f} nats a {_unit(trainer)}; a bigram, which knows the one "
+        f"before alone, {beside:.3f}"
+    )
+
+
+def _train_names(trainer: "Trainer") -> Any:
+    return trainer.data.held_out("train")
+
+
+def _unit(trainer: "Trainer") -> str:
+    return "byte" if trainer.data.alphabet.symbols is None else "character"
+
+
+def _tell_samples(trainer: "Trainer") -> None:
+    import typer
+
+    from ..views.samples import names_drawn, text_drawn
+
+    typer.echo("\nsamples")
+    if trainer.data.separator is None:
+        typer.echo(text_drawn(trainer.model, trainer.data.alphabet, seed=trainer.settings.seed))
+        return
+    drawn = names_drawn(trainer.model, SAMPLES, seed=trainer.settings.seed)
+    typer.echo(f"  {' '.join(drawn.names)}")
+    typer.echo(f"  {drawn.known} of {len(drawn.names)} are among the names it was trained on")
+
+
+def _tell_heads(trainer: "Trainer", folder: Path) -> None:
+    import torch
+    import typer
+
+    from ..views.learnt import learnt
+
+    ids = torch.cat([ids for ids, _ in trainer.data.held_out()])[:LOOKED_AT]
+    typer.echo("\nwhat each head reads, on what was held out: share of its weight, where it could")
+    for one in learnt(trainer.model, ids):
+        typer.echo(f"  {one.layer}.{one.head}  {one}")
+    typer.echo(f"\nmultihead look --model {folder}    looks into it")
