@@ -19,7 +19,7 @@ from measure import machine, save
 from multihead.training import GPT, Run, read_model, write_model
 from multihead.training.bigram import names_bigram
 from multihead.training.names import IGNORED, NAMES, names, pack, part
-from multihead.views.learnt import Learnt, learnt, loss_without
+from multihead.views.learnt import Habit, Learnt, learnt, loss_without
 from multihead.views.samples import names_drawn
 
 SHIPPED = Path(__file__).parent.parent / "src" / "multihead" / "training" / "names.safetensors"
@@ -49,23 +49,31 @@ def cuts(model: GPT, heads: list[Learnt]) -> dict[str, list[dict]]:
     batch = pack(part("test"), ROW)
     base = loss_without(model, batch)
     own = []
-    for one in heads:
-        for habit in (habit for habit in one.habits if habit.told):
-            place = [(one.layer, one.head)]
-            own.append({
-                "layer": one.layer, "head": one.head, "pattern": habit.pattern,
-                "says": habit.says, "score": habit.score, "chance": habit.chance,
-                "own": change(loss_without(model, batch, place, habit.pattern), base),
-                "others": change(
-                    loss_without(model, batch, place, habit.pattern, others=True), base
-                ),
-            })  # fmt: skip
+    for one, habit in strongest(heads):
+        place = [(one.layer, one.head)]
+        without = loss_without(model, batch, place, habit.pattern)
+        others = loss_without(model, batch, place, habit.pattern, others=True)
+        own.append({
+            "layer": one.layer, "head": one.head, "pattern": habit.pattern, "says": habit.says,
+            "score": habit.score, "chance": habit.chance, "told": habit.told,
+            "own": change(without, base), "others": change(others, base),
+        })  # fmt: skip
     every = [(one.layer, one.head) for one in heads]
     together = [
         {"pattern": pattern, **change(loss_without(model, batch, every, pattern), base)}
         for pattern in CUT
     ]
     return {"own": own, "together": together}
+
+
+def strongest(heads: list[Learnt]) -> list[tuple[Learnt, Habit]]:
+    """Every habit that is told, and of the character before and the beginning the strongest."""
+    every = [(one, habit) for one in heads for habit in one.habits]
+    best = [
+        max((both for both in every if both[1].pattern == pattern), key=lambda b: b[1].excess)
+        for pattern in ("previous", "first")
+    ]
+    return [both for both in every if both[1].told or both in best]
 
 
 def measured(model: GPT, settings: dict, command: str, lines: list[dict]) -> dict:

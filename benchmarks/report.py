@@ -11,9 +11,10 @@ from pathlib import Path
 
 from measure import RESULTS
 
+ROOT = Path(__file__).parent.parent
 PAGES = [
-    Path(__file__).parent.parent / name
-    for name in ("docs/performance.md", "docs/induction.md", "README.md")
+    ROOT / name
+    for name in ("docs/performance.md", "docs/induction.md", "docs/training.md", "README.md")
 ]
 
 
@@ -266,6 +267,78 @@ def memory(body: dict) -> str:
     return ", ".join(f"{row['bytes'] / 1e6:.0f} MB ({row['case']})" for row in body["memory"])
 
 
+def names_loss(body: dict) -> str:
+    """The names model beside a bigram, on all three parts of the split."""
+    rows = [
+        (which, f"{body['bigram'][which]:.3f}", f"**{body['loss'][which]:.3f}**")
+        for which in ("train", "held out", "test")
+    ]
+    return f"{_table('names | bigram | names model', rows)}\n\n{_machine(body)}"
+
+
+def names_samples(body: dict) -> str:
+    told = body["samples"]
+    return (
+        f"Of {told['drawn']:,} names drawn at temperature 1, {told['different']:,} are different, "
+        f"{told['trained_on']} are names it was trained on, {told['real_and_unseen']} are real "
+        f"names it has not seen, and the others are new: {', '.join(told['some'])}."
+    )
+
+
+def names_heads(body: dict) -> str:
+    """What each head puts on each pattern, those that are told in bold."""
+    patterns = ("previous", "two before", "first", "self", "repeated", "after a copy")
+    rows, chance = [], {}
+    for head in body["heads"]:
+        known = {habit["pattern"]: habit for habit in head["habits"]}
+        chance |= {name: habit["chance"] for name, habit in known.items()}
+        cells = [
+            f"**{known[p]['score']:.2f}**" if known[p]["told"] else f"{known[p]['score']:.2f}"
+            for p in patterns
+        ]
+        rows.append((f"{head['layer']}.{head['head']}", *cells))
+    rows.append(("*chance*", *(f"*{chance[p]:.2f}*" for p in patterns)))
+    return _table(f"head | {' | '.join(patterns)}", rows)
+
+
+def names_cuts(body: dict) -> str:
+    """What cutting those links costs, and then the same in all heads."""
+    own = [
+        (
+            f"{cut['layer']}.{cut['head']}", cut["says"], f"{cut['score']:.2f}",
+            f"**{_change(cut['own'])}**", _change(cut["others"]),
+        )
+        for cut in body["cuts"]["own"]
+    ]  # fmt: skip
+    every = [(cut["pattern"], _change(cut)) for cut in body["cuts"]["together"]]
+    head = "head | reads | share of its weight | loss without those links | loss without its others"
+    return f"{_table(head, own)}\n\n{_table('links cut in all heads | loss', every)}"
+
+
+def _change(told: dict) -> str:
+    return f"{told['change']:+.3f} ± {told['half']:.3f}"
+
+
+def one_head(body: dict) -> str:
+    """Is one head enough: a row for each number of heads."""
+    rows = [
+        (
+            f"{row['heads']}", f"{row['loss']:.3f} ± {row['half']:.3f}",
+            "" if row["heads"] == 1 else f"{row['beside']:+.3f} ± {row['beside_half']:.3f}",
+            "" if row["unlike"] is None else f"{row['unlike']:.2f}",
+            f"{row['one']:.3f}", f"{row['worst']:.3f}", f"{row['layer']:.3f}",
+            f"{row['sum'] / row['layer']:.2f}",
+        )
+        for row in body["rows"]
+    ]  # fmt: skip
+    head = (
+        "heads | loss on unseen names | beside one head | how unlike (0 to 1) | one silenced | "
+        "the worst one | a whole layer | one by one, of the whole"
+    )
+    minutes = sum(run["seconds"] for run in body["runs"]) / 60
+    return f"{_table(head, rows)}\n\n{_machine(body)[:-2]}; {minutes:.0f} minutes of one core.*"
+
+
 # Marker in a page → the result it is made of, and how. A new table is one more line here.
 TABLES = {
     "attend": ("attend", attend),
@@ -286,6 +359,11 @@ TABLES = {
     "induction": ("induction", induction),
     "layer": ("layer", layer),
     "layer_bar": ("layer", layer_bar),
+    "names_loss": ("names", names_loss),
+    "names_samples": ("names", names_samples),
+    "names_heads": ("names", names_heads),
+    "names_cuts": ("names", names_cuts),
+    "one_head": ("heads", one_head),
     "window": ("attend", window),
     "causal": ("attend", causal),
     "memory": ("attend", memory),

@@ -89,7 +89,7 @@ def test_the_folder_of_a_run(tmp_path):
     Trainer(settings, folder).train()
     model, tokenizer = mh.load_model(folder)
     assert len(model.blocks) == 1
-    assert model.config.about == "a GPT of 1,352 parameters, of names"
+    assert model.config.about == "a GPT of 1,224 parameters, of names"
     assert tokenizer("ab")["input_ids"] == [0, 1, 2]
 
 

@@ -24,7 +24,7 @@ def add_train(app: "typer.Typer") -> None:
     @app.command()
     def train(
         data: Annotated[
-            str | None, typer.Argument(metavar="[names]", help="Names, which come with it.")
+            str | None, typer.Argument(metavar="DATA", help="names, which come with it.")
         ] = None,
         text: Annotated[
             Path | None, typer.Option(metavar="FILE", help="A text of your own, UTF-8.")

@@ -110,11 +110,19 @@ class GPT(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Small normal weights; what joins the residual, smaller with the depth (as in GPT-2)."""
-        joins = 0.02 / (2 * self.config.num_layers) ** 0.5
+        """Normal weights that keep sizes as they are, 1/√in; less, by depth, for what joins x.
+
+        GPT-2's 0.02 is that of some thousand dims; here it would take hundreds of steps to outgrow.
+        """
+        joins = (2 * self.config.num_layers) ** -0.5
         for name, weight in self.named_parameters():
-            if weight.ndim > 1:
-                nn.init.normal_(weight, std=joins if name.endswith("out.weight") else 0.02)
+            if name.startswith(("embed", "place")):
+                nn.init.normal_(weight, std=0.3)
+            elif name.startswith("head"):
+                nn.init.normal_(weight, std=0.02)  # at first all tokens are about as likely
+            elif weight.ndim > 1:
+                share = joins if name.endswith("out.weight") else 1.0
+                nn.init.normal_(weight, std=share * weight.shape[1] ** -0.5)
 
     def forward(
         self,

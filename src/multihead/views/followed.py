@@ -67,12 +67,18 @@ def follow(
     asked = of_head(seen.asked(0), 0, which)
     every = steps(pose(query, key, key, dropout=0.0, **asked))  # values are not kept: any will do
     words = [visible(word) for word in (rec.words or [[]])[0]]
-    turned = any("rotary" in type(module).__name__.lower() for module in model.modules())
+    turned = any(map(_turns, model.modules()))
     return Followed(
         words, str(getattr(model.config, "about", "")), rec, seen, which,
         layer is not None or head is not None, turned, query.shape[-1],
         (query @ key.mT)[0, 0], Steps(*(t[0, 0] for t in every)), _shares(model, ids, seen),
     )  # fmt: skip
+
+
+def _turns(module: nn.Module) -> bool:
+    """Whether it is a rope: transformers' module of one, or our layer with one."""
+    ours = getattr(module, "rope", None) is not None
+    return ours or "rotary" in type(module).__name__.lower()
 
 
 def check_sentence(text: str) -> None:

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from ..masks import Mask, after_same_token, dense, offset, prefix, same_token
 from ..observation import mass
 from ..patterns.table import Pattern, Text, opportunities
-from ..recording import Recording, cut, record
+from ..recording import cut, record
 from ..training import GPT
 
 HABIT = 0.25  # the excess over chance from which a head is said to have a habit
@@ -91,7 +91,8 @@ def learnt(model: GPT, ids: Int[Tensor, "rows tokens"]) -> list[Learnt]:
     stats = tuple(mass(p.mask(every), name=p.name) for p in PATTERNS)
     with record(model, stats=stats) as rec:
         model(ids.to(next(model.parameters()).device))
-    rows = [_rows(pattern, texts, rec) for pattern in PATTERNS]
+    sights = [rec.layers[0].allowed(batch=n) for n in range(len(texts))]  # all layers see alike
+    rows = [_rows(pattern, texts, sights) for pattern in PATTERNS]
     found = []
     for layer in rec.layers:
         for head in range(layer.heads):
@@ -108,16 +109,10 @@ def _separator(model: GPT) -> int:
     return -1 if model.config.separator is None else model.config.separator
 
 
-def _rows(pattern: Pattern, texts: list[Text], rec: Recording) -> tuple[Tensor, Tensor]:
-    """The rows with an opportunity and their chance, (text, row); all layers see alike."""
-    counts, chance = zip(
-        *(
-            opportunities(pattern, text, rec.layers[0].allowed(batch=n))
-            for n, text in enumerate(texts)
-        ),
-        strict=True,
-    )
-    return torch.stack(counts), torch.stack(chance)
+def _rows(pattern: Pattern, texts: list[Text], sights: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The rows with an opportunity and their chance, (text, row)."""
+    each = [opportunities(pattern, *both) for both in zip(texts, sights, strict=True)]
+    return torch.stack([counts for counts, _ in each]), torch.stack([chance for _, chance in each])
 
 
 def _habit(pattern: Pattern, inside: Tensor, counts: Tensor, chance: Tensor) -> Habit:
