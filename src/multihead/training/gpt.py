@@ -152,7 +152,7 @@ class GPT(nn.Module):
         begins = ids == self.config.separator
         first = torch.where(begins, every, 0).cummax(1).values
         places = every - first  # (batch, tokens)
-        if self.place is not None and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
             self._check_length(int(places.max()), 1)
         return documents(begins.cumsum(1)), places
 
