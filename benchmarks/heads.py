@@ -132,7 +132,7 @@ def draw(rows: list[dict], runs: list[dict], path: Path) -> None:
                        ("one", "one head")):  # fmt: skip
         right.plot(heads, [r[key] for r in rows], "o-", ms=4, label=label)
     right.set(title="what silencing costs", ylabel="nats a character", ylim=(0, None))
-    right.legend(frameon=False)
+    right.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.42))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xticks(heads, [str(h) for h in heads])

@@ -339,6 +339,15 @@ def one_head(body: dict) -> str:
     return f"{_table(head, rows)}\n\n{_machine(body)[:-2]}; {minutes:.0f} minutes of one core.*"
 
 
+def one_head_gain(body: dict) -> str:
+    row = body["rows"][-1]
+    return f"{-row['beside']:.3f} ± {row['beside_half']:.3f} nats a character"
+
+
+def one_head_time(body: dict) -> str:
+    return f"{body['rows'][-1]['seconds'] / body['rows'][0]['seconds']:.1f} times the time"
+
+
 # Marker in a page → the result it is made of, and how. A new table is one more line here.
 TABLES = {
     "attend": ("attend", attend),
@@ -364,6 +373,8 @@ TABLES = {
     "names_heads": ("names", names_heads),
     "names_cuts": ("names", names_cuts),
     "one_head": ("heads", one_head),
+    "one_head_gain": ("heads", one_head_gain),
+    "one_head_time": ("heads", one_head_time),
     "window": ("attend", window),
     "causal": ("attend", causal),
     "memory": ("attend", memory),
