@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from multihead import cli
-from multihead.training import Settings, settings
+from multihead.cli.train import _Heads
+from multihead.monitoring import read_lines
+from multihead.training import Settings, Trainer, settings
 
 TINY = "d_model = 8\nnum_heads = 2\nnum_layers = 1\nrows = 8\nsteps = 12\ncheckpoint_every = 4\n"
 
@@ -33,7 +35,7 @@ def test_help_names_every_option():
     result = call("train", "--help")
     assert result.exit_code == 0
     for option in ("names", "--text", "--symbols", "--preset", "--config", "--steps", "--seed",
-                   "--heads", "--lr", "--device", "--out", "--resume"):  # fmt: skip
+                   "--heads", "--lr", "--device", "--out", "--resume", "--watch"):  # fmt: skip
         assert option in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -137,7 +139,7 @@ def test_other_settings_in_the_same_folder(here):
 def test_settings_by_preset_file_and_option(here, monkeypatch):
     """The later the stronger: preset, file, command line."""
     seen: list[Settings] = []
-    monkeypatch.setattr("multihead.cli.train._train", lambda s, folder: seen.append(s))
+    monkeypatch.setattr("multihead.cli.train._train", lambda s, *_: seen.append(s))
     (here / "own.toml").write_text('preset = "textbook"\nsteps = 77\nlr = 0.5\n')
     assert call("train", "names", "--config", "own.toml", "--lr", "0.25").exit_code == 0
     book = settings.PRESETS["textbook"]
@@ -168,3 +170,44 @@ def test_ctrl_c_is_one_line_and_the_run_goes_on(here):
     from multihead.training import read_model
 
     assert read_model(checkpoint)[0].config.d_model == 8
+
+
+def steps_of(folder):
+    return [line["step"] for line in read_lines(folder)]
+
+
+def test_heads_are_looked_at_on_the_way_and_can_be_played(here):
+    (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
+    assert call("train", "names", "--config", "tiny.toml", "-o", "run").exit_code == 0
+    assert steps_of(here / "run") == [0, 4, 8]
+    assert len([*(here / "run/maps").iterdir()]) == 3
+    played = call("look", "--run", "run", "--get", "/run.json")
+    assert played.exit_code == 0
+    told = json.loads(played.stdout)
+    assert told["steps"] == [0, 4, 8]
+
+
+def test_a_run_that_goes_on_looks_at_each_step_once(here):
+    (here / "tiny.toml").write_text(TINY + "heads_every = 2\n")
+    trainer = Trainer(settings.preset("names-small").of(settings.read_toml(here / "tiny.toml")),
+                      here / "run")  # fmt: skip
+    heads = _Heads(trainer, here / "run", watch=False)
+
+    def stop(done):
+        heads(done)
+        if done.step == 7:  # behind the checkpoint of step 4
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), heads.looked_at():
+        trainer.train(stop, at_start=heads.begin)
+    assert steps_of(here / "run") == [0, 2, 4, 6]
+    assert call("train", "--resume", "run").exit_code == 0
+    assert steps_of(here / "run") == [0, 2, 4, 6, 8, 10]
+
+
+def test_watching_shows_the_heads(here):
+    (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
+    result = call("train", "names", "--config", "tiny.toml", "--watch", "-o", "run")
+    assert result.exit_code == 0
+    for step in (0, 4, 8):
+        assert re.search(rf"^step {step}, loss \d\.\d+, relative entropy ", result.stdout, re.M)

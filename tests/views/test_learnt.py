@@ -56,7 +56,7 @@ def test_a_habit_is_told_by_its_excess_over_chance():
     assert not habit(0.2 + 0.8 * HABIT - 0.01, 0.3).told
     assert not habit(0.9, 0.1).told  # it may be chance
     assert str(Learnt(0, 0, (habit(0.9, 0.8),))) == "the character before, 0.90 (chance 0.20)"
-    assert str(Learnt(0, 0, (habit(0.25, 0.2),))).startswith("no habit of these; most of the char")
+    assert str(Learnt(0, 0, (habit(0.25, 0.2),))).startswith("no one habit; most of the char")
 
 
 def test_of_the_shipped_heads_some_read_the_character_before_and_need_to(model):

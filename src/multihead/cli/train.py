@@ -1,8 +1,10 @@
 """`multihead train`: a small GPT on names or on a text of one's own, and what its heads learnt."""
 
+import contextlib
 import shlex
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +12,16 @@ from .errors import fail
 from .progress import Tell, telling
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import typer
 
+    from ..monitoring import Monitor
     from ..training import Settings, Step, Trainer
+    from ..views.watching import Watching
 
 SAMPLES = 12
+WARNED = 8  # warnings of heads that are told at the end
 LOOKED_AT = 64  # rows of what was held out, to tell by what heads have learnt
 
 
@@ -54,12 +61,16 @@ def add_train(app: "typer.Typer") -> None:
         resume: Annotated[
             Path | None, typer.Option(metavar="DIR", help="Go on with the run in a folder.")
         ] = None,
+        watch: Annotated[
+            bool, typer.Option("--watch", help="Show every head while it trains.")
+        ] = False,
     ) -> None:
         """Train a small GPT, and say what each of its heads has learnt.
 
-        On names it takes a minute or two. The run lives in a folder: settings, the losses on the
-        way, and a checkpoint, from which it goes on when it is started again, bit for bit on a
-        CPU. `multihead look --model runs/names` looks into it.
+        On names it takes a minute or two. The run lives in a folder: settings, losses and heads on
+        the way, and a checkpoint, from which it goes on when it is started again, bit for bit on
+        a CPU. `multihead look --model runs/names` looks into it, and `multihead look --run
+        runs/names` plays how its heads came to be.
         """
         asked = {
             "symbols": symbols, "steps": steps, "seed": seed, "num_heads": heads, "lr": lr,
@@ -67,7 +78,7 @@ def add_train(app: "typer.Typer") -> None:
         }  # fmt: skip
         try:
             settings, folder = _settings(data, text, preset, config, asked, out, resume)
-            _train(settings, folder)
+            _train(settings, folder, watch)
         except (ValueError, ImportError, RuntimeError) as error:
             fail("train", error, 0)
 
@@ -110,18 +121,86 @@ def _source(data: str | None, text: Path | None, file: dict[str, Any]) -> str:
     return source
 
 
-def _train(settings: "Settings", folder: Path) -> None:
+def _train(settings: "Settings", folder: Path, watch: bool) -> None:
     from ..training import Trainer
 
     trainer = Trainer(settings, folder)
+    heads = _Heads(trainer, folder, watch)
     start = time.perf_counter()
-    with telling() as tell:
+    with _no_bar() if watch else telling() as tell, heads.looked_at():
         shown = _Shown(tell)
-        trainer.train(shown, command=_command())
+
+        def after_step(done: "Step") -> None:
+            shown(done)
+            heads(done)
+
+        trainer.train(after_step, at_start=heads.begin, command=_command())
     seconds = time.perf_counter() - start
     _tell_losses(trainer, folder, shown, seconds)
     _tell_samples(trainer)
+    heads.tell()
     _tell_heads(trainer, folder)
+
+
+def _no_bar() -> contextlib.AbstractContextManager[Tell]:
+    return contextlib.nullcontext(lambda message, share: None)
+
+
+def _screen() -> "Watching":
+    from rich.console import Console
+
+    from ..views.watching import Watching
+
+    return Watching(Console())
+
+
+class _Heads:
+    """Every head, a sample in so many steps, into the run's folder; and on the screen if asked."""
+
+    def __init__(self, trainer: "Trainer", folder: Path, watch: bool) -> None:
+        self.trainer, self.folder, self.warned = trainer, folder, []
+        self._monitor: Monitor | None = None
+        self._screen = _screen() if watch else None
+
+    def begin(self) -> None:
+        """Once it is known which step comes next: samples from there on are made anew."""
+        from ..monitoring import monitor
+
+        screen = [] if self._screen is None else [self._screen.add]
+        self._monitor = monitor(
+            self.trainer.called, every=self.trainer.settings.heads_every,
+            to=[self.folder, self._note, *screen], step=self.trainer.step,
+        )  # fmt: skip
+
+    def _note(self, record: dict[str, Any]) -> None:
+        self.warned += [(record["step"], one["text"]) for one in record["warnings"]]
+
+    def __call__(self, done: "Step") -> None:
+        if self._monitor is not None:
+            self._monitor.step(done.loss)
+
+    @contextlib.contextmanager
+    def looked_at(self) -> "Iterator[None]":
+        from ..monitoring import HeadWarning
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HeadWarning)  # told in `tell`, and on the screen
+                yield
+        finally:
+            for one in (self._monitor, self._screen):
+                if one is not None:
+                    one.close()
+
+    def tell(self) -> None:
+        import typer
+
+        if self.warned:
+            typer.echo("\nheads that left their own history")
+        for step, text in self.warned[:WARNED]:
+            typer.echo(f"  step {step:,}: {text}")
+        if len(self.warned) > WARNED:
+            typer.echo(f"  and {len(self.warned) - WARNED} more, in {self.folder}/heads.jsonl")
 
 
 class _Shown:
@@ -169,8 +248,8 @@ def _tell_losses(trainer: "Trainer", folder: Path, shown: _Shown, seconds: float
     table = bigram(train or _train_names(trainer), len(trainer.data.alphabet))
     beside = loss_of(table, trainer.data.held_out())
     typer.echo(
-        f"held out: {trainer.held_out:.3f} nats a {_unit(trainer)}; a bigram, which knows the one "
-        f"before alone, {beside:.3f}"
+        f"held out: {trainer.held_out:.3f} nats a {_unit(trainer)}; a bigram, of pairs alone, "
+        f"{beside:.3f}"
     )
 
 
@@ -207,3 +286,4 @@ def _tell_heads(trainer: "Trainer", folder: Path) -> None:
     for one in learnt(trainer.model, ids):
         typer.echo(f"  {one.layer}.{one.head}  {one}")
     typer.echo(f"\nmultihead look --model {folder}    looks into it")
+    typer.echo(f"multihead look --run {folder}      plays how its heads came to be")

@@ -47,6 +47,7 @@ class Settings:
     log_every: int = 10
     held_out_every: int = 250
     checkpoint_every: int = 100
+    heads_every: int = 50  # a look at every head
     # where
     device: str = "auto"
     compile: bool = False
@@ -99,7 +100,7 @@ class Settings:
 
 _NAMES = tuple(field.name for field in dataclasses.fields(Settings))
 _COUNTS = ("d_model", "num_heads", "num_layers", "context", "steps", "rows", "tokens", "log_every",
-           "held_out_every", "checkpoint_every")  # fmt: skip
+           "held_out_every", "checkpoint_every", "heads_every")  # fmt: skip
 _RANGES = {"dropout": (0.0, 0.9), "warmup": (0, math.inf), "last_lr": (0.0, 1.0),
            "weight_decay": (0.0, math.inf), "clip": (1e-6, math.inf), "lr": (0.0, math.inf),
            "seed": (0, 2**31)}  # fmt: skip

@@ -70,16 +70,30 @@ class Trainer:
         parameters = sum(weight.numel() for weight in self.model.parameters())
         self.model.config.about = f"a GPT of {parameters:,} parameters, of {self.data.what}"
         self._optimizer = _adamw(self.model, settings)
-        self._called: Any = torch.compile(self.model) if settings.compile else self.model
+        # What is called, and so what a monitor is to look at.
+        self.called: Any = torch.compile(self.model) if settings.compile else self.model
 
-    def train(self, after_step: Callable[[Step], None] | None = None, *, command: str = "") -> None:
-        """All steps that are left, those of a checkpoint in the folder being done."""
-        if self._run is None:
+    def train(
+        self,
+        after_step: Callable[[Step], None] | None = None,
+        *,
+        at_start: Callable[[], None] | None = None,
+        command: str = "",
+    ) -> None:
+        """All steps that are left, those of a checkpoint in the folder being done.
+
+        `at_start` is called once it is known where the run goes on, before the first step.
+        """
+        with contextlib.nullcontext() if self._run is None else self._opened(self._run, command):
+            if at_start is not None:
+                at_start()
             self._train(after_step)
-            return
-        with self._run.opened(self.settings, command):
+
+    @contextlib.contextmanager
+    def _opened(self, run: Run, command: str) -> Iterator[None]:
+        with run.opened(self.settings, command):
             self._go_on()
-            self._train(after_step)
+            yield
 
     def _train(self, after_step: Callable[[Step], None] | None) -> None:
         speed = _Speed()
@@ -120,7 +134,7 @@ class Trainer:
         ids, targets = ids.to(self.device), targets.to(self.device)
         half = torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
         with half:
-            logits = self._called(ids)
+            logits = self.called(ids)
         flat = logits.float().flatten(0, 1)  # (batch · tokens, vocab)
         return cross_entropy(flat, targets.flatten(), ignore_index=IGNORED, reduction=reduction)
 

@@ -75,7 +75,7 @@ class Learnt:
         own = [habit for habit in self.habits if habit.told]
         if not own:
             best = self.habits[0]
-            return f"no habit of these; most of {best.says}, {_numbers(best)}"
+            return f"no one habit; most of {best.says}, {_numbers(best)}"
         return "; ".join(f"{habit.says}, {_numbers(habit)}" for habit in own)
 
 
