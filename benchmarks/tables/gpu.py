@@ -1,0 +1,76 @@
+"""Tables of kernels, and of record on a GPU."""
+
+from __future__ import annotations
+
+from .words import bold, table
+
+
+def gpu(body: dict) -> str:
+    """Forward, with backward, and decoding, in milliseconds."""
+    forward = [
+        (
+            f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}",
+            "causal" if r["causal"] else "full", *(_gpu(r, n) for n in _FORWARD),
+            bold(r["observing"] / r["best"]), *(f"{r[n] / r['plain']:.2f}" for n in _SWEEPS),
+        )
+        for r in body["forward"]
+    ]  # fmt: skip
+    both = [
+        (
+            f"{r['tokens']:,}, {r['dim']}", "causal" if r["causal"] else "full",
+            *(_gpu(r, n) for n in ("flash", "cuDNN", "eager", "attend", "plain", "observing")),
+        )
+        for r in body["backward"]
+    ]  # fmt: skip
+    decode = [
+        (
+            f"{r['batch']}", f"{r['tokens']:,}",
+            *(_gpu(r, n) for n in ("flash", "cuDNN", "plain", "observing")),
+        )
+        for r in body["decode"]
+    ]  # fmt: skip
+    ours = "`attend` | our kernel, plain | observing"
+    heads = (
+        "batch, heads, tokens, dim | | flash | cuDNN | efficient | flex | eager with entropy | "
+        f"{ours} | observing, of the fastest SDPA | `received`, of our plain | map, of our plain",
+        "forward and backward: tokens, dim | | flash | cuDNN | eager with entropy | "
+        f"{ours}, with a gradient for the entropy",
+        "decoding, 32 heads on 8: batch | tokens | flash | cuDNN | our kernel, plain | observing",
+    )
+    tables = [table(*both) for both in zip(heads, (forward, both, decode), strict=True)]
+    told = body["machine"]
+    where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
+    return "\n\n".join([where, *tables])
+
+
+_SWEEPS = ("received", "map")
+
+
+_FORWARD = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
+
+
+def _gpu(row: dict, name: str) -> str:
+    return f"{row[name]:.3f}" if row.get(name) else "–"
+
+
+def gpu_bar(body: dict) -> str:
+    lengths = dict.fromkeys(r["tokens"] for r in body["forward"])
+    return "; ".join(
+        ", ".join(
+            f"{r['observing'] / r['best']:.2f}" for r in body["forward"] if r["tokens"] == tokens
+        )
+        + f" ({tokens:,})"
+        for tokens in lengths
+    )
+
+
+def gpu_sweeps(body: dict) -> str:
+    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _SWEEPS}
+    return "; ".join(f"{n} {min(some):.2f} to {max(some):.2f}" for n, some in ratios.items())
+
+
+def gpu_record(body: dict) -> str:
+    (row,) = body["record"]
+    return (
+        f"{row['recorded'] / row['plain']:.2f} ({row['recorded']:.0f} ms of {row['plain']:.0f} ms)"
+    )
