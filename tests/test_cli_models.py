@@ -336,11 +336,15 @@ def test_a_plain_stream_and_a_shell(tiny):
     assert "Traceback" not in result.stderr
 
 
-def test_explain_says_where_weights_are_not_numbers(tiny):
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("k_proj", r"in 1 layer a weight is not a number, first in .*1"), ("o_proj", "is not a num")],
+)
+def test_explain_says_what_is_not_a_number(tiny, where, said):
     from multihead.views.followed import follow
 
     model, tokenizer = mh.load_model(tiny)
     with torch.no_grad():
-        model.model.layers[1].self_attn.k_proj.weight[0, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"in 1 layer a weight is not a number, first in .*1"):
-        follow(model, tokenizer, " ".join(WORDS))
+        getattr(model.model.layers[1].self_attn, where).weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=said):
+        follow(model, tokenizer, " ".join(WORDS), layer=1)

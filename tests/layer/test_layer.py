@@ -282,3 +282,15 @@ def test_printed_with_what_matters():
 def test_bad_input(wrong, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         wrong()
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (2, 7, 16)])
+def test_a_hook_runs_once_and_gets_the_output_whether_or_not_it_observes(shape):
+    torch.manual_seed(0)
+    attn, x, seen = mh.MultiHeadAttention(16, 4), torch.randn(shape), []
+    plain = attn(x)
+    attn.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape))
+    attn.register_forward_hook(lambda module, given, out: 2 * out)
+    assert torch.allclose(attn(x), 2 * plain)
+    assert torch.allclose(attn.observe(x)[0], 2 * plain)
+    assert seen == [x.shape, x.shape]

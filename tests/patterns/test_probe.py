@@ -216,3 +216,22 @@ def test_dropout_is_off_while_heads_are_measured():
     tables = [mh.probe(model, Words(), text=text(), controls=False).table() for _ in range(2)]
     assert str(tables[0]) == str(tables[1])
     assert all(module.training for module in model.modules())
+
+
+def test_positions_that_begin_behind_the_padding_leave_less_room():
+    from transformers import RobertaConfig, RobertaModel
+
+    config = RobertaConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=130,
+    )  # fmt: skip
+    found = mh.probe(RobertaModel(config), Words(), text=text(), controls=False)
+    assert len(found.text.ids) == 128
+
+
+def test_a_model_of_two_texts_is_refused():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(ValueError, match="reads one text and writes another"):
+        mh.probe(T5ForConditionalGeneration(config), Words(), text=text())

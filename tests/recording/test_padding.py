@@ -241,3 +241,16 @@ def test_the_first_token_of_a_source_padded_in_front():
     assert [*seen.values] == ["first"]
     for layer in crossing:
         assert all(one.key > EMPTY for one in seen.examples(layer.index, 0))
+
+
+@torch.no_grad()
+def test_an_encoder_recorded_by_itself():
+    model, (ids, padded) = lively("bart"), alone_and_padded("left")
+    encoder = model.get_encoder()
+    with mh.record(model) as whole:
+        model(**padded, decoder_input_ids=ids[:, :3])
+    with mh.record(encoder) as alone:
+        encoder(**padded)
+    for one, other in zip(alone.heads(), whole.heads(), strict=False):
+        for key in ("entropy", "first", "distance"):
+            assert one[key] == pytest.approx(other[key], abs=1e-5)

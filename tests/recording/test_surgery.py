@@ -267,3 +267,41 @@ def test_a_model_that_observes_is_cut_ablated_and_recorded_as_one_that_does_not(
     assert torch.equal(out, plain)
     assert torch.equal(again.entropy, seen.entropy)
     assert torch.allclose(rec[0]["entropy"], seen.entropy, atol=1e-5)
+
+
+class Latents(torch.nn.Module):
+    """Three latents that read a text, in a layer whose name says nothing of it."""
+
+    def __init__(self, queries):
+        super().__init__()
+        self.latents = torch.nn.Parameter(torch.randn(1, 2, queries, 8))
+
+    def forward(self, x):
+        keys = x.unflatten(-1, (2, 8)).transpose(1, 2)
+        query = self.latents.expand(len(x), -1, -1, -1)
+        return F.scaled_dot_product_attention(query, keys, keys)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("queries", [1, 3, 7])
+def test_what_reads_another_text_is_cut_at_every_call(queries):
+    torch.manual_seed(0)
+    model, x = Latents(queries), torch.randn(2, 5, 16)
+    without = model(x[:, 1:])
+    with mh.cut(model, [(0, 0), (0, 1)], links=mh.prefix(1)):
+        for _ in range(3):
+            assert torch.allclose(model(x), without, atol=1e-6)
+
+
+@torch.no_grad()
+def test_observing_by_a_known_lse_is_refused_while_heads_are_cut():
+    q = torch.randn(1, 2, 5, 8)
+
+    class Known(torch.nn.Module):
+        def forward(self, q):
+            return mh.observe(q, q, q, lse=torch.zeros(1, 2, 5)).out
+
+    model = Known()
+    assert model(q).shape == q.shape
+    with mh.cut(model, [(0, 0)], links=mh.prefix(1)), pytest.raises(ValueError, match="leave lse="):
+        model(q)

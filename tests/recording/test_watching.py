@@ -88,6 +88,30 @@ def smooth(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1 + torch.tanh(x))
 
 
+def outwards(x: torch.Tensor) -> torch.Tensor:
+    far = torch.exp(x @ x.transpose(-1, -2))
+    return (far / far.sum(-1, keepdim=True)) @ x
+
+
+SCRIPTED = torch.jit.script(by_hand)
+
+
+def helper(x):
+    return SCRIPTED(x)
+
+
+class Naming(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return self._inner(self.block(x))
+
+    def _inner(self, x):
+        return helper(x)
+
+
 class Holding(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -102,6 +126,9 @@ def test_a_function_of_torch_jit_is_refused_where_it_works_attention_out():
     model = Holding(torch.jit.script(by_hand))
     with pytest.raises(ValueError, match="calls by_hand, a torch.jit function"), mh.record(model):
         model(texts())
+    for model in (Naming(), Holding([torch.jit.script(outwards)])):
+        with pytest.raises(ValueError, match="a torch.jit function that works"), mh.record(model):
+            model(texts())
     model = Holding(torch.jit.script(smooth))
     with mh.record(model) as rec:
         model(texts())

@@ -123,27 +123,30 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*batch tokens"] | None = None,
         cache: Cache | None = None,
         observing: dict[str, Any] | None = None,
-    ) -> Float[Tensor, "*batch tokens d_out"] | tuple[Tensor, Observation]:
+    ) -> Float[Tensor, "*batch tokens d_out"]:
         """Attend from x to itself, or to a context; a mask or bias given here joins the layer's.
 
         With a cache, x is what comes next: its keys join those that are there. The keys of a
         context are made once, at the first call. (`observing` is `observe`'s, which comes through
-        here so that hooks, and whoever records or cuts, see one layer and not two.)
+        here so that hooks, and whoever records or cuts, see one layer and not two; what was seen
+        is laid into it.)
         """
         check(self, x, context, positions, cache)
-        if x.ndim == 2:
+        alone = x.ndim == 2
+        if alone:
             x, context = x[None], None if context is None else context[None]
-            asked = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
-            given = self(x, context, **asked, observing=observing)
-            return given[0] if observing is None else (given[0][0], given[1])
         tensors, asked, commit = self._ask(x, context, mask, bias, positions, cache)
-        seen = None
-        if observing is not None:
+        if observing is None:
+            out = attend(*tensors, **asked)
+        else:
             stats = with_output(self, tensors[2], observing["stats"])
-            seen = observe(*tensors, stats=stats, rows=observing["rows"], **asked)
-        y = self._merge(attend(*tensors, **asked) if seen is None else seen.out)
+            seen = observing["seen"] = observe(
+                *tensors, stats=stats, rows=observing["rows"], **asked
+            )
+            out = seen.out
+        y = self._merge(out)
         commit()  # all went well: only now does the cache take the tokens in
-        return y if seen is None else (y, seen)
+        return y[0] if alone else y
 
     def observe(
         self,
@@ -163,7 +166,9 @@ class MultiHeadAttention(nn.Module):
         `"received_output"` what each key gives in that measure (Kobayashi et al. 2020).
         """
         asked = {"mask": mask, "bias": bias, "positions": positions, "cache": cache}
-        return self(x, context, **asked, observing={"stats": stats, "rows": rows})
+        observing: dict[str, Any] = {"stats": stats, "rows": rows}
+        y = self(x, context, **asked, observing=observing)
+        return y, observing["seen"]
 
     def _ask(
         self, x: Tensor, context, mask, bias, positions, cache

@@ -67,7 +67,12 @@ def room_of(model: nn.Module) -> int | None:
     """How many tokens a model's configuration has room for, None where it does not say."""
     config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return getattr(config, "max_position_embeddings", None)
+    room = getattr(config, "max_position_embeddings", None)
+    for name, table in model.named_modules():  # RoBERTa counts positions from its padding's on
+        if isinstance(table, nn.Embedding) and "position" in name and table.padding_idx is not None:
+            own = table.num_embeddings - table.padding_idx - 1
+            room = own if room is None else min(room, own)
+    return room
 
 
 @contextlib.contextmanager

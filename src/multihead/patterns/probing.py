@@ -190,6 +190,11 @@ def _check(model: object, tokenizer: object, seeds: object) -> None:
         raise ValueError(
             f"a model is an nn.Module, but a {type(model).__name__} came; give the model itself."
         )
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ValueError(
+            f"{type(model).__name__} reads one text and writes another, and a probe has one text; "
+            "give a model of one text, or record it with mh.record."
+        )
     if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
         raise ValueError(
             f"a tokenizer has decode(), but a {type(tokenizer).__name__} came; give the one that "

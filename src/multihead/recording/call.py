@@ -59,6 +59,11 @@ class Call:
         """The answer in the caller's words; statistics are of the weights as they became."""
         if self.observing is None:
             return self.give(out)
+        if self.observing.get("lse") is not None:
+            raise ValueError(
+                "observe(lse=) is of rows as they were, and heads are being cut or ablated; leave "
+                "lse= out meanwhile."
+            )
         seen = observe(self.query, self.key, self.value, **self.asked, **self.observing)
         seen.out = out
         return seen

@@ -175,7 +175,7 @@ class Recording:
     def real_rows(self, layer: Layer) -> Tensor | None:
         """Which rows of a layer are no padding, (batch, row); None where all are, or may be."""
         encoder = self.about.get("encoder")
-        reads = encoder is not None and f"{layer.name}.".startswith(f"{encoder}.")
+        reads = encoder == "" or (encoder and f"{layer.name}.".startswith(f"{encoder}."))
         real = self.source_real if reads else self.real
         if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
             return None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Iterator
+from types import FunctionType
 
 import torch
 from torch import nn
 
-_ATTENTION = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attention")
+_SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attention")
+_PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
+_DEEP = 4  # helpers that call helpers
 
 
 def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
@@ -21,19 +26,43 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
-        for function in _functions(module):
-            if any(kind in str(function.graph) for kind in _ATTENTION):
+        for function in (*_held(vars(module).values()), *_named(type(module))):
+            if _works_attention_out(str(function.graph)):
                 raise ValueError(
-                    f"{name or 'the model'} calls {function.name}, a torch.jit function with a "
-                    "softmax, which runs outside of Python and cannot be seen; have it call the "
+                    f"{name or 'the model'} calls {function.name}, a torch.jit function that works "
+                    "attention out, outside of Python where it cannot be seen; have it call the "
                     "function it was made from."
                 )
 
 
-def _functions(module: nn.Module) -> Iterator[torch.jit.ScriptFunction]:
-    """Those that it holds, and those of its file that its forward names."""
-    forward = type(module).forward
-    named = getattr(forward, "__code__", None)
-    around = getattr(forward, "__globals__", {})
-    held = [*vars(module).values(), *(around.get(n) for n in (named.co_names if named else ()))]
-    yield from (one for one in held if isinstance(one, torch.jit.ScriptFunction))
+def _works_attention_out(graph: str) -> bool:
+    return any(kind in graph for kind in _SOFTMAX) or len(_PRODUCTS.findall(graph)) > 1
+
+
+def _held(values: Iterable[object]) -> Iterator[torch.jit.ScriptFunction]:
+    """Those that a module keeps, in lists and dicts too."""
+    for value in values:
+        if isinstance(value, torch.jit.ScriptFunction):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _held(value)
+        elif type(value) is dict:
+            yield from _held(value.values())
+
+
+@functools.lru_cache(1024)  # a model has many modules of a kind
+def _named(kind: type) -> tuple[torch.jit.ScriptFunction, ...]:
+    """Those that a module's own methods name, or the functions of its file that they call."""
+    found: list[torch.jit.ScriptFunction] = []
+    own = [c for c in kind.__mro__ if not c.__module__.startswith("torch.")]
+    todo = [f for c in own for f in vars(c).values() if isinstance(f, FunctionType)]
+    seen: set[int] = set()
+    for _ in range(_DEEP):
+        values = [f.__globals__.get(n) for f in todo for n in f.__code__.co_names]
+        found += _held(values)
+        todo = [
+            v for v in values
+            if isinstance(v, FunctionType) and v.__module__ == kind.__module__ and id(v) not in seen
+        ]  # fmt: skip
+        seen |= {id(v) for v in todo}
+    return tuple(found)

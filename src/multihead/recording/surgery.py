@@ -119,6 +119,7 @@ class _Cut(Hand):
     def __init__(self, chosen: Chosen, links: Mask) -> None:
         self.chosen, self.links = chosen, links
         self._rows: dict[Place, int] = {}  # how many each layer has been asked, up to now
+        self._last: dict[Place, Tensor] = {}  # its keys then, where a cache may be at work
 
     def question(self, place: Place, call: Call) -> Call:
         heads = self.chosen.of(place, call.query.shape[1])
@@ -132,16 +133,28 @@ class _Cut(Hand):
     def _placed(self, place: Place, call: Call) -> Mask:
         """The links where they stand among the keys of this call: a cache may have dropped some."""
         queries, keys = call.query.shape[2], call.key.shape[2]
-        if queries == keys or crosses(place, call):
+        if queries >= keys or crosses(place, call):
             self._rows[place] = queries
+            self._last[place] = call.key.detach().clone()
             return self.links
         end = last_seen(call)  # keys behind it are empty places of a cache of fixed length
         dropped = max(0, self._rows.get(place, 0) + queries - end)
+        if dropped and not _slid(call.key, self._last.get(place), end - queries):
+            dropped = 0  # no cache that slides: another text, or rows that read one from elsewhere
         self._rows[place] = dropped + end
+        self._last[place] = call.key.detach().clone()
         rows, columns = torch.arange(queries), dropped + torch.arange(keys)
         return dense(
             self.links.to(torch.device("cpu")).allows(rows, columns, dropped + end - queries)
         )
+
+
+def _slid(key: Tensor, last: Tensor | None, same: int) -> bool:
+    """Whether the first keys are the last ones of before; texts may have changed places (beams)."""
+    if last is None or last.shape[2] < same or last.shape[:2] != key.shape[:2]:
+        return False
+    now, before = key[:, :, :same], last[:, :, last.shape[2] - same :]
+    return all(any(torch.equal(one, other) for other in before) for one in now)
 
 
 def head_importance(

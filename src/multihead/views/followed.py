@@ -55,12 +55,19 @@ def follow(
     stats = (*DEFAULT, mass(offset(-1), name=PREVIOUS))
     with record(model, stats=stats, tokenizer=tokenizer) as rec:
         model(ids)
-    if damaged := rec.damaged():
+    damaged = rec.damaged()
+    if damaged:
         raise ValueError(
             f"in {many(len(damaged), 'layer')} a weight is not a number, first in {damaged[0]}: "
             "there is nothing to follow; see whether the model's weights are whole."
         )
     seen, which = _choose(rec, layer, head)
+    shares = _shares(model, ids, seen)
+    if shares is not None and not bool(shares.isfinite().all()):
+        raise ValueError(
+            f"what the heads of {seen.name} write is not a number: there is nothing to follow; see "
+            "whether the model's weights are whole."
+        )
     query, key = seen.qk(0)
     kv = which // (seen.heads // seen.kv_heads)
     query, key = query[:1, which : which + 1].float(), key[:1, kv : kv + 1].float()
@@ -71,7 +78,7 @@ def follow(
     return Followed(
         words, str(getattr(model.config, "about", "")), rec, seen, which,
         layer is not None or head is not None, turned, query.shape[-1],
-        (query @ key.mT)[0, 0], Steps(*(t[0, 0] for t in every)), _shares(model, ids, seen),
+        (query @ key.mT)[0, 0], Steps(*(t[0, 0] for t in every)), shares,
     )  # fmt: skip
 
 
