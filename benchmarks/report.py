@@ -29,6 +29,7 @@ TABLES = {
     "record": ("record", cpu.record),
     "record_bar": ("record", cpu.record_bar),
     "page": ("page", cpu.page),
+    "train": ("train", training.train),
     "monitor": ("monitor", training.monitor),
     "gpu": ("gpu", gpu.gpu),
     "gpu_bar": ("gpu", gpu.gpu_bar),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .words import machine, ms, table
+from .words import bold, machine, ms, table
 
 
 def monitor(body: dict) -> str:
@@ -112,3 +112,10 @@ def one_head_gain(body: dict) -> str:
 
 def one_head_time(body: dict) -> str:
     return f"{body['rows'][-1]['seconds'] / body['rows'][0]['seconds']:.1f} times the time"
+
+
+def train(body: dict) -> str:
+    """Tokens a second on three attentions."""
+    speeds = body["tokens_per_second"]
+    rows = [(name, f"{speed:,.0f}", bold(speeds["ours"] / speed)) for name, speed in speeds.items()]
+    return f"{machine(body)}\n\n{table('attention | tokens/s | ours, of it', rows)}"

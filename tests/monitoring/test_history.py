@@ -39,6 +39,13 @@ def test_a_fall_that_stays_is_said_once_and_by_name():
     assert "layer 0, blocks.0, head 1, left its own history (collapse)" in warning["text"]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_head_that_stays_where_it_went_is_not_told_of_again(seed):
+    fallen = [*noise(0.6, 0.05, 25, seed), *noise(0.08, 0.02, 60, seed + 100)]
+    said = histories([([value],) for value in fallen])
+    assert sum(map(len, said)) == 1
+
+
 def test_a_head_that_is_sharp_from_the_start_is_healthy():
     assert not any(histories([([value],) for value in noise(0.02, 0.004, 60)]))
 

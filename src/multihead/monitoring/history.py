@@ -68,25 +68,26 @@ class _Past:
     def __init__(self, kind: _Kind) -> None:
         self.kind, self.values = kind, deque(maxlen=MEMORY)
         self.outside = 0  # samples in a row
-        self.told = False
+        self.was_no_number = False
 
     def judge(self, value: float | None) -> _Left | None:
         if value is None:  # not a number: said at once, and once
-            told, self.told = self.told, True
+            told, self.was_no_number = self.was_no_number, True
             return None if told else _Left("not a number", None, None)
+        self.was_no_number = False
         limit = self.limit()
         beyond = limit is not None and (value > limit if self.kind.rises else value < limit)
         if not beyond:
-            self.outside, self.told = 0, False
+            self.outside = 0
             self.values.append(value)
             return None
         self.outside += 1
-        if self.told:  # what it does from now on becomes its history
-            self.values.append(value)
-        if self.outside < IN_A_ROW or self.told:
+        if self.outside < IN_A_ROW:
             return None
-        self.told = True
-        return _Left(self.kind.name, statistics.median(self.values), limit)
+        left = _Left(self.kind.name, statistics.median(self.values), limit)
+        self.values.clear()  # what it does from now on is its history: beside its old one, a head
+        self.outside = 0  # that stays where it went would be told of again and again
+        return left
 
     def limit(self) -> float | None:
         """Beyond which it has left: outside its range, and far from its median as well."""
