@@ -33,6 +33,14 @@ def test_labels_are_legible_and_keep_their_spaces(new_page):
     assert "a\ufffdb c\ufffdd" in page.locator(".three figcaption").nth(1).inner_text()
 
 
+@pytest.mark.parametrize(("token", "seen"), [("\n", "⏎"), (" a", "·a"), ("<s>", "<s>")])
+def test_the_first_token_is_seen_as_tokens_are(new_page, token, seen):
+    session = session_of("plain")
+    session.of("0").about |= {"bos": True, "bos_token": token}
+    page = look(new_page(), serve(session))
+    assert page.locator(".about span").nth(1).inner_text() == f"begins with {seen}"
+
+
 def test_a_word_without_end_is_wrapped(new_page):
     words = ["x" * 3000, *(f"w{i}" for i in range(19))]
     page = look(new_page(), serve(session_of("plain", words=words)))

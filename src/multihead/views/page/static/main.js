@@ -11,7 +11,7 @@ import { Compare } from "./compare.js";
 import { OwnText } from "./owntext.js";
 import { Help } from "./help.js";
 import { ExportView } from "./exporting.js";
-import { counted, legible } from "./words.js";
+import { counted, legible, visible } from "./words.js";
 
 const VIEWS = { home: Home, head: Head, compare: Compare };
 
@@ -63,7 +63,7 @@ function Trouble({ message, first }) {
 
 /** Always in sight: the model, how it was quantised, its first token, and how many there are. */
 function Top({ state, data, open }) {
-  const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${legible(about.bos_token || "")}` : "no BOS";
+  const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${about.bos_token ? visible(about.bos_token) : "BOS"}` : "no BOS";
   const of = legible(about.model || data.label);
   const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
   const padding = data.padding.text ? `, ${data.padding.text.length.toLocaleString("en")} of padding` : "";
