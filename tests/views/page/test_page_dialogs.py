@@ -130,6 +130,17 @@ def test_names_of_what_is_not_there_are_not_asked_for(new_page):
     page.troubles.clear()  # one refusal, as was asked for
 
 
+@pytest.mark.parametrize("view", ["Home", "Compare"])
+def test_every_view_says_that_the_server_has_ended(new_page, view):
+    page = look(new_page(), tiny()[1], view="head", layer=1, head=2)
+    page.context.set_offline(True)
+    page.get_by_role("link", name=view, exact=True).click()
+    alert = page.get_by_role("alert")
+    alert.wait_for()
+    assert alert.inner_text().startswith("The server does not answer: it has ended.")
+    page.troubles.clear()
+
+
 def test_a_server_that_ended_is_said_to_have_ended(new_page):
     page = look(new_page(), tiny()[1], view="head", layer=1, head=2)
     page.context.set_offline(True)

@@ -11,7 +11,7 @@ import { labelOf, statsOf } from "./grid.js";
 import { Scatter } from "./scatter.js";
 import { counted, legible, number, percent } from "./words.js";
 
-export function Compare({ state, data, names }) {
+export function Compare({ state, data, names, trouble }) {
   const rows = useMemo(() => joined(data, names), [data, names?.version]);
   const kinds = [...statsOf(data), ...Object.keys(rows[0].scores)];
   const x = kinds.includes(state.x) ? state.x : kinds[0], y = kinds.includes(state.y) ? state.y : kinds[1] || kinds[0];
@@ -23,6 +23,7 @@ export function Compare({ state, data, names }) {
   return html`<div class="compare">
     <section class="dots" aria-label="every head as a dot"><div class="tools"><h2>Every head</h2>${choose("x", x)}${choose("y", y)}
         ${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${counted(inside.size, "heads")} brushed ×</button>`}</div>
+      ${trouble && html`<p class="error" role="alert">${trouble}</p>`}
       <${Scatter} rows=${rows} x=${x} y=${y} inside=${inside} brushed=${brushed} picked=${[state.a, state.b]}
         pick=${(at) => setState(!state.a || state.b ? { a: at, b: state.a && state.b ? "" : state.b } : { b: at })} />
       <p class="note">A click picks a head to compare, then a second one; dragging brushes. Whiskers are 95 % intervals over seeds, where there are seeds.</p>

@@ -16,7 +16,7 @@ const LABELS = {
 export const labelOf = (stat) => LABELS[stat] || stat;
 export const statsOf = (data) => data.stats.filter((s) => data.heads.some((h) => typeof h[s] === "number"));
 
-export function Grid({ state, data, names }) {
+export function Grid({ state, data, names, trouble }) {
   const stats = statsOf(data), stat = stats.includes(state.stat) ? state.stat : stats[0];
   const byHead = useMemo(() => namesByHead(names), [names?.version]);
   const thumbs = useAnswer(`${state.rec} ${state.batch}`, () => getBytes(paths.thumbs(state.rec, state.batch)));
@@ -54,6 +54,7 @@ export function Grid({ state, data, names }) {
       ${state.filter && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${count} of ${data.heads.length} shown ×</button>`}
       <span class="scale" aria-hidden="true"><i>${number(range[0])}</i><${Ramp} /><i>${number(range[1])}</i></span>
     </div>
+    ${(thumbs.error || trouble) && html`<p class="error" role="alert">${thumbs.error || trouble}</p>`}
     ${state.sort === "place" ? html`<div class="grid" role="group" aria-label="heads by layer" style=${{ columnWidth: `${53 * Math.max(...data.layers.map((l) => l.heads)) + 34}px` }}>
       ${data.layers.map((layer) => html`<div class="line" key=${layer.index}>
         <span class="rowname" title=${layer.name}>${layer.crosses ? `${layer.index}×` : layer.index}</span>

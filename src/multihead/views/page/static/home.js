@@ -7,7 +7,7 @@ import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
 import { counted } from "./words.js";
 
-export function Home({ state, data, names }) {
+export function Home({ state, data, names, trouble }) {
   const name = data.texts.text ? "text" : data.layers[0].query_text;
   return html`<div class="home">
     <section class="found" aria-label="what was found"><h2>What was found</h2><${Found} data=${data} names=${names} /></section>
@@ -17,7 +17,7 @@ export function Home({ state, data, names }) {
     : html`<p class="note">No loss: the model gave no next-token logits for this text.</p>`}
       <${Reader} words=${data.texts[name]} padding=${data.padding[name]} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
         pinned=${null} hover=${() => {}} pick=${() => {}} label="the text, shaded by loss" /></section>
-    <section class="heads" aria-label="every head"><${Grid} state=${state} data=${data} names=${names} /></section>
+    <section class="heads" aria-label="every head"><${Grid} state=${state} data=${data} names=${names} trouble=${trouble} /></section>
   </div>`;
 }
 

@@ -17,8 +17,8 @@ const VIEWS = { home: Home, head: Head, compare: Compare };
 
 function Page() {
   const state = usePageState();
-  const [names, setNames] = useState(null), [open, setOpen] = useState("");
-  const { rec, batch } = state;
+  const [names, setNames] = useState(null), [trouble, setTrouble] = useState(""), [open, setOpen] = useState("");
+  const { rec, batch, view } = state;
   // Asked anew each time: which texts there are to choose from changes with every text of one's own.
   const home = useAnswer(`${rec} ${batch}`, async () => ({ ...await getJSON(paths.home(rec, batch), { fresh: true }), of: { rec, batch } }));
   const there = home.fresh && !home.error; // or the names of what is not there would be asked for again and again
@@ -29,14 +29,15 @@ function Page() {
       try {
         const told = await getJSON(paths.names(rec, batch), { fresh: true });
         if (!wanted) return;
+        setTrouble("");
         const same = (a, b) => ["version", "state", "share", "message"].every((key) => a[key] === b[key]) && String(a.findings) === String(b.findings);
         setNames((before) => (before && same(before, told) ? before : told));
         if (told.state === "running") timer = setTimeout(look, 1500);
-      } catch { if (wanted) timer = setTimeout(look, 4000); }
+      } catch (problem) { if (wanted) { setTrouble(problem.message); timer = setTimeout(look, 4000); } }
     };
     look();
     return () => { wanted = false; clearTimeout(timer); };
-  }, [rec, batch, there]);
+  }, [rec, batch, there, view]); // in each view: one that asks for nothing else has to say too that nobody answers
   const data = home.value;
   useEffect(() => {
     if (!data) return undefined;
@@ -50,7 +51,7 @@ function Page() {
   document.title = state.view === "head" ? `${state.layer}.${state.head} · multihead` : "multihead";
   return html`
     <${Top} state=${state} data=${data} open=${setOpen} />
-    <main><${View} key=${state.view} state=${shown} data=${data} names=${names} /></main>
+    <main><${View} key=${state.view} state=${shown} data=${data} names=${names} trouble=${trouble} /></main>
     ${open === "text" && html`<${OwnText} data=${data} close=${() => setOpen("")} />`}
     ${open === "export" && html`<${ExportView} state=${state} data=${data} close=${() => setOpen("")} />`}
     ${open === "help" && html`<${Help} close=${() => setOpen("")} />`}`;
