@@ -62,6 +62,51 @@ def test_a_view_that_is_exported_cuts_a_label_off_where_the_page_does(new_page):
     assert float(inside.get("x")) == pytest.approx(box["x"], abs=0.1)
 
 
+def begins_with(word: str) -> Session:
+    """A text in which everybody looks at its first word."""
+    query, key = torch.zeros(1, 40, 8), torch.zeros(1, 40, 8)
+    query[..., 0], key[0, 0, 0] = 9, 9
+    session = Session()
+    words = [word, *(f"w{i}" for i in range(39))]
+    session.add(recorded(query, key, words), "long", {"model": "by hand"})
+    return session
+
+
+def exported(page) -> list[str]:
+    page.get_by_role("button", name="Export", exact=True).first.click()
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="View as SVG").click()
+    tree = ET.fromstring(coming.value.path().read_bytes())
+    page.keyboard.press("Escape")
+    return [t.text for t in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize("word", ["L" * 70 + "end", "·".join("long" for _ in range(5))])
+def test_a_long_word_is_cut_short_and_its_place_stays_in_the_picture_too(new_page, word):
+    page = look(new_page(), serve(begins_with(word)), view="head", sinks="show", pin="q20")
+    page.wait_for_selector("table.top")
+    cell, inside = (page.locator(f"table.top {at}").first.bounding_box() for at in ("td", "button"))
+    assert inside["x"] + inside["width"] <= cell["x"] + cell["width"]
+    assert page.locator("table.top .short").first.evaluate("e => e.scrollWidth > e.clientWidth")
+    drawn = exported(page)
+    caption = drawn.index("most")  # reads most from
+    begun = next(i for i in range(caption, len(drawn)) if drawn[i].startswith(f"‘{word[:6]}"))
+    assert drawn[begun].endswith("…")
+    assert drawn[begun + 1] == "(0)"
+
+
+def test_a_finding_is_in_the_picture_to_its_end(new_page):
+    word = "L" * 150 + "end"
+    page = look(new_page(), serve(begins_with(word)))
+    page.wait_for_selector(".found li")
+    assert page.locator(".found").evaluate("e => e.scrollWidth <= e.clientWidth")
+    drawn = exported(page)
+    first = next(i for i, one in enumerate(drawn) if one.startswith("(L"))
+    last = next(i for i, one in enumerate(drawn) if one.endswith("end)."))
+    assert last > first  # a line each
+    assert "".join(drawn[first : last + 1]) == f"({word})."
+
+
 def test_a_key_head_is_counted_from_0_and_says_so(new_page):
     attention = mh.MultiHeadAttention(24, 6, num_kv_heads=3, mask=mh.causal())
     with torch.no_grad(), mh.record(attention, stats=EVERY) as rec:

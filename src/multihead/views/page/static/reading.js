@@ -6,7 +6,7 @@ import { getJSON, paths } from "./source.js";
 import { useAnswer } from "./hooks.js";
 import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
-import { UNITS, measured, named, number, percent, visible } from "./words.js";
+import { UNITS, measured, named, number, percent, quoted, visible } from "./words.js";
 
 const ALONG = { entropy: "nats", distance: "tokens", peak: "", first: "", received: "rows", received_mean: "" };
 const SHOWN = ["entropy", "distance", "received"];
@@ -32,7 +32,7 @@ export function Reading({ state, map, layer, words, padding, info, pinned, hover
     : html`<span class="note">Point at a word or at the map; a click holds it.</span>`}</div>
     <p class="sentence" aria-live="polite">${answer.error && answer.key === path ? answer.error : seen ? said(seen, place, from, asked, other, state.by) : place === null ? "" : "…"}</p>
     <div class="links kept">${seen && html`<table class="top"><caption>${from ? "reads most from" : "is read most by"}${state.by === "norm" ? ` (${UNITS.norm})` : ""}</caption><tbody>
-        ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => hold(i, from ? "to" : "from")}>${named(other, i)}</button></td>
+        ${seen.top.slice(0, 5).map(([i, value]) => html`<tr><td><button class="word" onClick=${() => hold(i, from ? "to" : "from")}><${Placed} words=${other} place=${i} /></button></td>
           <td class="bar"><span style=${{ width: `${Math.min(100, 100 * value / (state.by === "norm" ? top : 1))}%` }}></span></td><td>${number(value)}</td></tr>`)}</tbody></table>
       ${seen.next && html`<${Next} next=${seen.next} loss=${seen.loss} after=${same ? words[0][place + 1] : undefined} />`}`}</div>
     ${!same && html`<h3>The text that asks</h3>`}
@@ -53,6 +53,11 @@ function said(seen, place, from, asked, other, by) {
   const unit = by === "norm" ? `, ${UNITS.norm}` : "", whole = unit || from ? "" : ` In all it gets the weight of ${measured(seen.sum, "rows")}.`;
   return from ? `${named(asked, place)} reads ${number(value)} from ${named(other, best)}${unit}.`
     : `${named(asked, place)} is read most by ${named(other, best)}: ${number(value)}${unit}.${whole}`;
+}
+
+/** A word and its place in a narrow cell: where there is no room for both, it is the word that is cut short. */
+function Placed({ words, place }) {
+  return html`<span class="short" title=${named(words, place)} style=${{ maxWidth: `calc(144px - ${String(place).length + 3}ch)` }}>${quoted(words, place)}</span>${` (${place})`}`;
 }
 
 /** What the model thinks comes next here, and what the token itself cost. */

@@ -37,6 +37,7 @@ function draw(element, frame, clip, drawn) {
     return;
   }
   const inner = style.overflowX === "visible" ? clip : crossed(box, clip);
+  if (inner !== clip) inner.dots = style.textOverflow === "ellipsis" && element.scrollWidth > element.clientWidth;
   for (const child of element.childNodes) {
     if (child.nodeType === Node.TEXT_NODE) drawText(child, frame, inner, style, drawn);
     else if (child.nodeType === Node.ELEMENT_NODE) draw(child, frame, inner, drawn);
@@ -79,13 +80,46 @@ function nested(svg, box, frame) {
   return new XMLSerializer().serializeToString(copy);
 }
 
+/** Word by word, for spaces are not all as wide everywhere; what reaches past its box is cut off as on the screen. */
 function drawText(node, frame, clip, style, drawn) {
-  const range = document.createRange();
   for (const found of node.textContent.matchAll(/\S+/g)) {
-    range.setStart(node, found.index); range.setEnd(node, found.index + found[0].length);
-    const box = range.getBoundingClientRect(), middle = box.top + box.height / 2;
-    if (box.width && middle > clip.top && middle < clip.bottom && box.right <= clip.right + 1) drawn.push(words(found[0], box.left, middle, frame, style));
+    for (const { text, box } of piecesOf(node, found.index, found[0])) {
+      const middle = box.top + box.height / 2, say = (what, x) => words(what, x, middle, frame, style);
+      if (!box.width || middle <= clip.top || middle >= clip.bottom || clip.full) continue;
+      if (clip.dots) drawn.push(say(...dotted(text, box, clip, style)));
+      else if (box.left >= clip.left - 1 && box.right <= clip.right + 1) drawn.push(say(text, box.left));
+      else if (meets(box, clip)) drawn.push(cutOff(say(text, box.left), crossed(box, clip), frame));
+    }
   }
+}
+
+/** A word, or what of it stands in each line where it is broken. */
+function piecesOf(node, start, word) {
+  const range = document.createRange(), boxOf = (from, to) => { range.setStart(node, from); range.setEnd(node, to); return range.getBoundingClientRect(); };
+  const whole = boxOf(start, start + word.length);
+  if (range.getClientRects().length < 2) return [{ text: word, box: whole }];
+  const pieces = [];
+  let at = start, first = start;
+  for (const letter of word) {
+    const box = boxOf(at, at + letter.length), last = pieces.at(-1);
+    if (last && Math.abs(last.box.top - box.top) < box.height / 2) last.text += letter;
+    else { first = at; pieces.push({ text: letter, box }); }
+    at += letter.length;
+    pieces.at(-1).box = boxOf(first, at);
+  }
+  return pieces;
+}
+
+/** In a line that ends in an ellipsis: a word and where it stands, or its beginning and the ellipsis. */
+function dotted(text, box, clip, style) {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d");
+  pen.font = style.font;
+  const end = clip.right - pen.measureText("…").width;
+  if (box.right <= end) return [text, box.left];
+  const letters = [...text];
+  while (letters.length && box.left + pen.measureText(letters.join("")).width > end) letters.pop();
+  clip.full = true; // nothing stands behind it
+  return [`${letters.join("")}…`, Math.min(box.left, end)];
 }
 
 function words(text, x, middle, frame, style) {

@@ -17,10 +17,10 @@ export function shortened(word, most = 14) {
   return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : letters.join("");
 }
 
+export const quoted = (words, place) => `‘${shortened(words[place] ?? "", 20)}’`;
+
 /** 'ran' (7) */
-export function named(words, place) {
-  return `‘${shortened(words[place] ?? "", 20)}’ (${place})`;
-}
+export const named = (words, place) => `${quoted(words, place)} (${place})`;
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
