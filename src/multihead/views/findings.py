@@ -24,8 +24,9 @@ def findings(report: Report) -> list[str]:
         found += [_pattern(report, p) for p in others if report.strongest(p)]
     if not report.habits:  # what they need was not recorded
         return found
-    if report.tokens < ENOUGH:
-        return [*found, f"In a text of fewer than {ENOUGH} tokens habits say nothing."]
+    if report.places < ENOUGH:
+        of = "a text" if report.unit == "token" else "a recording"
+        return [*found, f"In {of} of fewer than {ENOUGH} {report.unit}s habits say nothing."]
     return [*found, *_resting(report), *_sinks(report), *_positional(report)]
 
 
@@ -142,7 +143,8 @@ def _resting(report: Report) -> list[str]:
     first = f" ({visible(report.words[0])})" if report.words else ""
     leave = "leaves" if 1 in (len(own), every) else "leave"
     said = (
-        f"{len(own)} of {many(every, 'head')} {leave} over 0.3 of a row on the first token{first}"
+        f"{len(own)} of {many(every, 'head')} {leave} over 0.3 of a row on the first "
+        f"{report.unit}{first}"
     )
     quiet = sum(s.resting is True for s in own)
     if own and all(s.resting is not None for s in own):
@@ -157,7 +159,7 @@ def _sinks(report: Report) -> list[str]:
     if not keys:
         return []
     some = ", ".join(
-        f"token {key}{f' ({visible(report.words[key])})' if report.words else ''} in "
+        f"{report.unit} {key}{f' ({visible(report.words[key])})' if report.words else ''} in "
         f"{many(count, 'head')}"
         for key, count in keys.most_common(FEW)
     )

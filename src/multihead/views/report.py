@@ -63,6 +63,20 @@ class Report:
         return 0 if self.rec.ids is None else self.rec.ids.shape[1]
 
     @property
+    def places(self) -> int:
+        """How many rows there are to have habits in: tokens but for padding, patches or frames."""
+        rec = self.rec
+        if rec.ids is None:
+            return next((one.queries for one in rec.layers if not one.crosses), 0)
+        fits = rec.real is not None and rec.real.shape == rec.ids.shape
+        return int(rec.real[self.batch].sum()) if rec.real is not None and fits else self.tokens
+
+    @property
+    def unit(self) -> str:
+        """What a place is called."""
+        return "place" if self.rec.ids is None else "token"
+
+    @property
     def words(self) -> list[str]:
         return self.rec.words[self.batch] if self.rec.words else []
 

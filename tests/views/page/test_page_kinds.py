@@ -124,17 +124,35 @@ def test_home_marks_the_layers_that_cross(new_page, translated):
         page.wait_for_function(READY)
 
 
-def test_an_image_has_patches(new_page):
+def seen_by_vit(size: int) -> Session:
+    """A tiny ViT on an image of patches of 8 × 8."""
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        image_size=32, patch_size=8,
+        image_size=size, patch_size=8,
     )  # fmt: skip
     model = transformers.ViTModel(config).eval()
     with torch.no_grad(), mh.record(model, stats=EVERY) as rec:
-        model(pixel_values=torch.randn(1, 3, 32, 32))
+        model(pixel_values=torch.randn(1, 3, size, size))
     session = Session()
     session.add(rec, "an image", {"model": "tiny ViT"})
+    return session
+
+
+def test_places_are_counted_where_there_are_no_tokens(new_page):
+    page = look(new_page(), serve(seen_by_vit(64)))
+    assert page.locator(".about span").first.inner_text() == "65 places"
+    page.wait_for_selector(".found li")
+    told = page.locator(".found li").all_inner_texts()
+    assert told[0] == "0 of 2 heads leave over 0.3 of a row on the first place."
+    assert seen_by_vit(32).findings("0") == [
+        "In a recording of fewer than 32 places habits say nothing."
+    ]
+
+
+def test_an_image_has_patches(new_page):
+    session = seen_by_vit(32)
+    rec = session.of("0").rec
     page = look(new_page(), serve(session), view="head", sinks="show")
     words = page.locator(".reader .word").all_inner_texts()
     assert words[0] == "class"
