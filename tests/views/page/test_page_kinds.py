@@ -7,17 +7,22 @@ from pages import EVERY, HOSTILE, READY, look, name_heads, point, said, serve, t
 
 import multihead as mh
 from multihead.views.page.session import Session
+from multihead.views.page.tiles import Map
 
 
-@pytest.fixture(scope="module")
-def translated():
-    """A tiny T5: 9 words asked by 6 words."""
+def tiny_t5():
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
         decoder_start_token_id=0,
     )  # fmt: skip
-    model = transformers.T5ForConditionalGeneration(config).eval()
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+@pytest.fixture(scope="module")
+def translated():
+    """A tiny T5: 9 words asked by 6 words."""
+    model = tiny_t5()
     with torch.no_grad(), mh.record(model, stats=EVERY) as rec:
         model(input_ids=torch.arange(3, 12)[None], decoder_input_ids=torch.arange(20, 26)[None])
     rec.source_words = [[f"source{i}" for i in range(9)]]
@@ -25,6 +30,38 @@ def translated():
     session = Session()
     session.add(rec, "translated", {"model": "tiny T5"})
     return rec, serve(session)
+
+
+@pytest.fixture(scope="module")
+def padded():
+    """Two texts translated together; of the second's source 5 words of 9 are padding."""
+    model = tiny_t5()
+    real = torch.arange(9) < torch.tensor([[9], [4]])
+    with torch.no_grad(), mh.record(model, stats=EVERY) as rec:
+        model(
+            input_ids=torch.arange(3, 21).view(2, 9), attention_mask=real.long(),
+            decoder_input_ids=torch.arange(20, 32).view(2, 6),
+        )  # fmt: skip
+    session = Session()
+    session.add(rec, "two of them", {"model": "tiny T5"})
+    return rec, session, serve(session)
+
+
+def test_the_padding_of_a_source_is_counted_and_no_strip_has_it(new_page, padded):
+    rec, session, address = padded
+    page = look(new_page(), address)
+    about = page.locator(".about span").first
+    assert about.inner_text() == "6 tokens; source 9 tokens"
+    look(page, address, batch=1)
+    until(page, "document.querySelector('.about').textContent.includes('padding')")
+    assert about.inner_text() == "6 tokens; source 4 tokens, 5 of padding"
+    assert page.locator(".about").evaluate("e => e.scrollWidth <= e.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    strips = session.of("0").head(Map(crossing(rec), 1, 1))["strips"]
+    assert strips["received"][4:] == [None] * 5
+    assert sum(strips["received"][:4]) == pytest.approx(6, rel=1e-3)  # a row each
+    assert len(strips["entropy"]) == 6
+    assert None not in strips["entropy"]
 
 
 def crossing(rec) -> int:

@@ -132,7 +132,10 @@ class Shown:
     def head(self, which: Map, strips: tuple[str, ...] = STRIPS) -> dict[str, Any]:
         """Strips along the text, sinks, and what each head of the layer moves."""
         layer = self.layer(which)
-        pick, real = (which.batch, which.head), self.rec.real_rows(layer)
+        pick, real = (
+            (which.batch, which.head),
+            (self.rec.real_rows(layer), self.rec.real_keys(layer)),
+        )
         keys = self.sinks(layer, which.head, which.batch)
         return {
             "layer": which.layer, "head": which.head, "name": layer.name,

@@ -67,7 +67,9 @@ function Top({ state, data, open }) {
   const about = data.about, bos = about.bos === undefined ? "BOS not known" : about.bos ? `begins with ${about.bos_token ? visible(about.bos_token) : "BOS"}` : "no BOS";
   const of = legible(about.model || data.label);
   const cut = about.total && about.total > data.tokens ? ` of ${about.total.toLocaleString("en")}` : "";
-  const padding = data.padding.text ? `, ${data.padding.text.length.toLocaleString("en")} of padding` : "";
+  const padding = (name) => (data.padding[name] ? `, ${data.padding[name].length.toLocaleString("en")} of padding` : "");
+  const source = data.texts.source && `source ${counted(data.texts.source.length - (data.padding.source || []).length, "tokens")}${padding("source")}`;
+  const text = data.tokens ? (cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")) + padding("text") : source ? "" : counted(data.layers[0].queries, "places");
   const link = (view, label) => html`<a href="#view=${view}" class=${state.view === view ? "here" : ""}
     aria-current=${state.view === view ? "page" : undefined}
     onClick=${(e) => { e.preventDefault(); setState({ view }); }}>${label}</a>`;
@@ -76,8 +78,8 @@ function Top({ state, data, open }) {
     <nav>${link("home", "Home")}${link("head", "Head")}${link("compare", "Compare")}</nav>
     <p class="about" title=${of}>
       <b>${of}</b>
-      <span>${!data.tokens ? counted(data.layers[0].queries, "places") : cut ? `${data.tokens.toLocaleString("en")}${cut} tokens` : counted(data.tokens, "tokens")}${padding}</span>
-      <span>${data.tokens ? bos : "no text"}</span>
+      <span>${[text, source].filter(Boolean).join("; ")}</span>
+      <span>${text && !data.tokens ? "no text" : bos}</span>
       ${data.row?.[1] > 1 && html`<span>row ${data.row[0]} of ${data.row[1]}</span>`}</p>
     ${data.recordings.length > 1 && html`<label class="pick">text <select value=${state.rec} title=${legible(data.label)}
       onChange=${(e) => setState({ rec: e.target.value, batch: 0, rb: state.rb === e.target.value ? "" : state.rb })}>
