@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from page_server import serving
 from pages import in_map, look, serve, tiny, tiny_session, until
 
 
@@ -83,6 +84,25 @@ def test_who_leaves_a_recording_ends_it(new_page, by):
         page.wait_for_selector("dialog", state="detached")
     assert "pin=q9" in page.url
     assert "rec=" not in page.url
+
+
+def test_a_server_that_ends_while_it_records_is_said_to_have_ended(new_page):
+    session = tiny_session()
+    slow = Slow(session)
+    page = new_page()
+    with serving(session) as served:
+        look(page, served.address, view="compare")
+        page.get_by_role("button", name="Your own text").click()
+        page.get_by_role("textbox", name="text").fill("the mole and the tower " * 4)
+        page.get_by_role("button", name="Record").click()
+        assert slow.begun.wait(20)
+        page.locator("dialog [role=status]").wait_for()
+    alert = page.locator("dialog [role=alert]")
+    alert.wait_for()
+    assert alert.inner_text().startswith("The server does not answer: it has ended.")
+    assert "mole" in page.get_by_role("textbox", name="text").input_value()
+    assert page.get_by_role("button", name="Record").is_enabled()
+    page.troubles.clear()
 
 
 # ---- the texts to choose from -------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Your own text: typed in, recorded with live progress, and looked at from where one was.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { postLines } from "./source.js";
+import { ENDED, postLines } from "./source.js";
 import { setState } from "./state.js";
 import { Dialog } from "./dialog.js";
 
@@ -14,12 +14,15 @@ export function OwnText({ data, close }) {
   const record = async () => {
     setError(""); setTold({ message: "Recording", share: 0 });
     running.current = new AbortController();
+    let over = false;
     try {
       await postLines("/record.ndjson", { text, tokens }, (line) => {
+        over = Boolean(line.error || line.recording);
         if (line.error) { setError(line.error); setTold(null); }
         else if (line.recording) { setState({ rec: line.recording, batch: 0, pin: "" }); close(); }
         else setTold(line);
       }, running.current.signal);
+      if (!over) throw new Error(ENDED);
     } catch (problem) { setTold(null); if (problem.name !== "AbortError") setError(problem.message); }
   };
   return html`<${Dialog} title="Your own text" close=${close}>

@@ -9,12 +9,15 @@ const MOST = 300;
 
 export const standalone = carried !== null;
 
+export const ENDED = "The server does not answer: it has ended. Start multihead look again.";
+
+/** What the network brings; the browser's own words do not say that it is Ctrl-C in the terminal. */
+async function heard(coming) {
+  try { return await coming; } catch (problem) { throw problem instanceof TypeError ? new Error(ENDED) : problem; }
+}
+
 async function ask(path, options = {}) {
-  const answer = await fetch(path, {
-    ...options, headers: { "x-multihead-token": token, ...options.headers },
-  }).catch((problem) => { // the browser's own words do not say that it is Ctrl-C in the terminal
-    throw problem.name === "AbortError" ? problem : new Error("The server does not answer: it has ended. Start multihead look again.");
-  });
+  const answer = await heard(fetch(path, { ...options, headers: { "x-multihead-token": token, ...options.headers } }));
   if (!answer.ok) {
     let reason = `${answer.status}`;
     try { reason = (await answer.json()).error || reason; } catch { /* no JSON came */ }
@@ -27,7 +30,7 @@ async function ask(path, options = {}) {
 export async function getJSON(path, { fresh = false, signal } = {}) {
   if (carried) return carried.json(path);
   if (!fresh && known.has(path)) return known.get(path);
-  const found = await (await ask(path, { signal })).json();
+  const found = await heard((await ask(path, { signal })).json());
   if (!fresh) {
     known.set(path, found);
     if (known.size > MOST) known.delete(known.keys().next().value);
@@ -44,12 +47,12 @@ export async function getBytes(path, signal) {
   if (carried) return carried.bytes(path);
   const answer = await ask(path, { signal });
   if (answer.status === 204) throw new DOMException("left", "AbortError");
-  return answer.arrayBuffer();
+  return heard(answer.arrayBuffer());
 }
 
 export async function postJSON(path, body) {
   const answer = await ask(path, { method: "POST", body: JSON.stringify(body) });
-  return answer.json();
+  return heard(answer.json());
 }
 
 /** Post, and hear of every line of JSON as it comes; whoever aborts the signal has left, and the work ends. */
@@ -58,7 +61,7 @@ export async function postLines(path, body, hear, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await heard(reader.read()); // it may end in the middle
     const lines = (rest + (value || "")).split("\n");
     rest = lines.pop();
     for (const line of lines) if (line) hear(JSON.parse(line));
@@ -67,7 +70,7 @@ export async function postLines(path, body, hear, signal) {
 }
 
 export async function download(path, name) {
-  save(await (await ask(path)).blob(), name);
+  save(await heard((await ask(path)).blob()), name);
 }
 
 /** Hand a file to the person. */
