@@ -90,7 +90,7 @@ def measured(model: GPT, settings: dict, command: str, lines: list[dict]) -> dic
         ],
         "samples": {
             "drawn": DRAWN, "different": len({*drawn.names}), "trained_on": drawn.known,
-            "real_and_unseen": drawn.elsewhere, "some": drawn.names[:24],
+            "real_and_unseen": drawn.elsewhere, "new": drawn.new[:24],
         },
         "heads": [
             {

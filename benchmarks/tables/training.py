@@ -47,7 +47,7 @@ def names_samples(body: dict) -> str:
     return (
         f"Of {told['drawn']:,} names drawn at temperature 1, {told['different']:,} are different, "
         f"{told['trained_on']} are names it was trained on, {told['real_and_unseen']} are real "
-        f"names it has not seen, and the others are new: {', '.join(told['some'])}."
+        f"names it has not seen, and the others are new: {', '.join(told['new'])}."
     )
 
 

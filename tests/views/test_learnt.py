@@ -1,10 +1,13 @@
 """What heads of a model of characters read: held against the map itself, and against cuts."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 import multihead as mh
-from multihead.training.names import NAMES, pack, part
+from multihead.training.names import NAMES, names, pack, part
 from multihead.views.learnt import HABIT, Habit, Learnt, learnt, loss_without
 from multihead.views.samples import names_drawn, text_drawn
 
@@ -97,6 +100,17 @@ def test_samples_are_plausible_and_not_copies(model):
     assert drawn.names == names_drawn(model, 300, seed=3).names
     vowels = sum(any(c in "aeiouy" for c in name) for name in drawn.names)
     assert vowels > 285
+    assert not {*drawn.new} & {*names()}
+    assert {*drawn.names} == {*drawn.new} | ({*drawn.names} & {*names()})
+
+
+def test_names_that_the_page_calls_new_are_in_no_part_of_the_data():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    told = re.search(r"and the others are new: ([a-z, ]+)\.", page)
+    assert told is not None
+    shown = told[1].split(", ")
+    assert len(shown) == 24
+    assert not {*shown} & {*names()}
 
 
 def test_a_text_goes_on(tmp_path):

@@ -17,6 +17,7 @@ class Drawn:
     names: tuple[str, ...]
     known: int  # how many of them it was trained on
     elsewhere: int  # how many are real names that it has not seen
+    new: tuple[str, ...]  # those in no part of the data, each once
 
 
 def names_drawn(model: GPT, count: int, *, seed: int, temperature: float = 1.0) -> Drawn:
@@ -25,7 +26,12 @@ def names_drawn(model: GPT, count: int, *, seed: int, temperature: float = 1.0) 
     ids = model.generate(begin, LONGEST, temperature=temperature, seed=seed)
     names = tuple((NAMES.decode(row).split() or [""])[0] for row in ids)
     train, others = {*part("train")}, {*part("held out"), *part("test")}
-    return Drawn(names, sum(n in train for n in names), sum(n in others for n in names))
+    return Drawn(
+        names,
+        known=sum(name in train for name in names),
+        elsewhere=sum(name in others for name in names),
+        new=tuple(dict.fromkeys(n for n in names if n and n not in train and n not in others)),
+    )
 
 
 def text_drawn(model: GPT, alphabet: Alphabet, *, seed: int, tokens: int = 200) -> str:
