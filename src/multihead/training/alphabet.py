@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -93,6 +94,11 @@ class Alphabet:
     def convert_ids_to_tokens(self, token: int) -> str:
         """A letter for each byte, as byte-level tokenizers write a piece of a letter."""
         return _BYTES[token] if self.symbols is None else self.decode([token])
+
+
+def digest_of(text: str) -> str:
+    """What tells a text from every other, in a few letters."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _byte_letters() -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .alphabet import Alphabet
+from .alphabet import Alphabet, digest_of
 
 NAMES = Alphabet("\nabcdefghijklmnopqrstuvwxyz", separator="\n")
 LONGEST = 16  # tokens: the line end, and 15 letters
@@ -88,6 +88,10 @@ class Names:
     alphabet = NAMES
     separator = NAMES.bos_token_id
     what = "names"
+
+    @property
+    def digest(self) -> str:
+        return digest_of("\n".join(names()))
 
     def __init__(self, *, rows: int, tokens: int, seed: int) -> None:
         if tokens < LONGEST:

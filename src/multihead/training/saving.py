@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -124,6 +124,43 @@ def restore_optimizer(
             for key, value in tensors.items()
             if key.startswith(begin)
         }
+
+
+class Data(Protocol):
+    """What a run learns, as far as a checkpoint tells it from other data."""
+
+    @property
+    def alphabet(self) -> Alphabet: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
+
+def check_same_data(path: Path, told: dict[str, Any], data: Data) -> None:
+    """Refuse to go on where the data is not what the checkpoint learnt.
+
+    Its weights mean the numbers of its own alphabet; with another they would say other letters.
+    Checkpoints of before there was a digest are known by their alphabet alone.
+    """
+    was, now = Alphabet.read(told["alphabet"]), data.alphabet
+    if was != now:
+        changed = f"its characters were {_some(was)} and are {_some(now)}"
+    elif told.get("digest", data.digest) != data.digest:
+        changed = "it says other things with the same characters"
+    else:
+        return
+    raise ValueError(
+        f"{data.what} has changed since {path} was written: {changed}; put it back as it was to "
+        "go on, or give another --out to learn it anew."
+    )
+
+
+def _some(alphabet: Alphabet) -> str:
+    symbols = alphabet.symbols
+    if symbols is None:
+        return "bytes"
+    return repr(symbols if len(symbols) <= 40 else f"{symbols[:40]}…")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .alphabet import Alphabet
+from .alphabet import Alphabet, digest_of
 from .names import Batch
 
 HELD_OUT = 0.1
@@ -37,6 +37,7 @@ class Text:
         self.parts = {"train": ids[:cut], "held out": ids[cut:]}
         _check(self.parts, tokens)
         self.rows, self.tokens, self.seed, self.what = rows, tokens, seed, what
+        self.digest = digest_of(text)
         self.example = self.alphabet.decode(self.parts["held out"][:tokens])
         self.taken = 0  # batches that are done
 

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .gpt import GPT, GPTConfig
-from .names import IGNORED, Names
+from .gpt import GPT
+from .names import IGNORED
+from .parts import adamw_of, data_of, device_of, shape_of
 from .run import Run
 from .saving import (
+    check_same_data,
     optimizer_tensors,
     read,
     restore_optimizer,
@@ -31,7 +33,6 @@ from .saving import (
     write,
 )
 from .settings import Settings
-from .text import Text, read_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,18 +59,18 @@ class Trainer:
 
     def __init__(self, settings: Settings, folder: Path | None = None) -> None:
         self.settings = settings
-        self.device = _device(settings.device)
-        self.data = _data(settings)
+        self.device = device_of(settings.device)
+        self.data = data_of(settings)
         self.step = 0
         self.held_out: float | None = None  # the last that was measured
         self._recent: list[float] = []  # losses since the last line of the log
         self._random: dict[str, Tensor] = {}
         self._run = None if folder is None else Run(folder)
         with self._own_random(settings.seed):
-            self.model = GPT(_shape(settings, self.data)).to(self.device)
+            self.model = GPT(shape_of(settings, self.data)).to(self.device)
         parameters = sum(weight.numel() for weight in self.model.parameters())
         self.model.config.about = f"a GPT of {parameters:,} parameters, of {self.data.what}"
-        self._optimizer = _adamw(self.model, settings)
+        self._optimizer = adamw_of(self.model, settings)
         # What is called, and so what a monitor is to look at.
         self.called: Any = torch.compile(self.model) if settings.compile else self.model
 
@@ -177,6 +178,7 @@ class Trainer:
         write(self._run.checkpoint, tensors, told_of(self.model, self.data.alphabet) | {
             "step": self.step, "data": self.data.position(), "recent": self._recent,
             "held_out": self.held_out, "made": {"what": self.data.what},
+            "digest": self.data.digest,
         })  # fmt: skip
 
     def _go_on(self) -> None:
@@ -188,6 +190,7 @@ class Trainer:
         tensors, told = read(self._run.checkpoint)
         weights = {name: tensors[name] for name in tensors_of(self.model) if name in tensors}
         try:
+            check_same_data(self._run.checkpoint, told, self.data)
             self.model.load_state_dict({k.partition(".")[2]: v for k, v in weights.items()})
             restore_optimizer(self.model, self._optimizer, tensors)
             self.data.go_to(told["data"])
@@ -256,37 +259,3 @@ def _random_state() -> dict[str, Tensor]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and there is none here; give cpu, or leave it out.")
-    return torch.device(name)
-
-
-def _data(settings: Settings) -> Names | Text:
-    sizes = {"rows": settings.rows, "tokens": settings.tokens, "seed": settings.seed}
-    if settings.data == "names":
-        return Names(**sizes)
-    path = Path(settings.data)
-    return Text(read_text(path), **sizes, symbols=settings.symbols, what=path.name)
-
-
-def _shape(settings: Settings, data: Names | Text) -> GPTConfig:
-    return GPTConfig(
-        vocab_size=len(data.alphabet), context=settings.context, d_model=settings.d_model,
-        num_heads=settings.num_heads, num_layers=settings.num_layers,
-        positions=settings.positions, dropout=settings.dropout, separator=data.separator,
-        example=data.example,
-    )  # fmt: skip
-
-
-def _adamw(model: GPT, settings: Settings) -> torch.optim.AdamW:
-    """Matrices decay, norms do not."""
-    wide = [weight for weight in model.parameters() if weight.ndim > 1]
-    thin = [weight for weight in model.parameters() if weight.ndim < 2]
-    groups = [{"params": wide, "weight_decay": settings.weight_decay},
-              {"params": thin, "weight_decay": 0.0}]  # fmt: skip
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.99), fused=True)

@@ -1,0 +1,61 @@
+"""Started again in a folder: what was there must be the same run, and the same text."""
+
+import pytest
+
+from multihead.training import Settings, Trainer, saving
+
+TINY = Settings(
+    d_model=8, num_heads=2, num_layers=1, context=32, rows=8, tokens=32, steps=11, warmup=5,
+    log_every=3, held_out_every=100, checkpoint_every=5, device="cpu",
+)  # fmt: skip
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+def stop_at(step: int):
+    def after(done):
+        if done.step == step:
+            raise Stop
+
+    return after
+
+
+def of_text(tmp_path, content: str, **changes) -> Trainer:
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    settings = TINY.of({"data": str(path), **changes})
+    return Trainer(settings, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("uvwxyz \n", r"its characters were '\\n abcdef' and are '\\n uvwxyz'"),
+        ("fedcba \n", "it says other things with the same characters"),
+    ],
+)
+@pytest.mark.parametrize("step", [7, 11])
+def test_a_text_that_changed_meanwhile_is_refused(tmp_path, content, said, step):
+    with pytest.raises(Stop):
+        of_text(tmp_path, "abcdef \n" * 100).train(stop_at(step))
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    with pytest.raises(ValueError, match=f"text.txt has changed since .*{said}; put it back"):
+        of_text(tmp_path, content * 100).train()
+    assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
+    of_text(tmp_path, "abcdef \n" * 100).train()  # put back, it goes on
+
+
+def test_a_checkpoint_without_a_digest_goes_on_with_the_same_alphabet(tmp_path):
+    with pytest.raises(Stop):
+        of_text(tmp_path, "abcdef \n" * 100).train(stop_at(7))
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, told = saving.read(path)
+    del told["digest"]
+    saving.write(path, tensors, told)
+    with pytest.raises(ValueError, match="has changed since"):
+        of_text(tmp_path, "uvwxyz \n" * 100).train()
+    again = of_text(tmp_path, "abcdef \n" * 100)
+    again.train()
+    assert again.step == 11
