@@ -211,3 +211,14 @@ def test_watching_shows_the_heads(here):
     assert result.exit_code == 0
     for step in (0, 4, 8):
         assert re.search(rf"^step {step}, loss \d\.\d+, relative entropy ", result.stdout, re.M)
+
+
+@pytest.mark.parametrize("letters", ["A", "ACGT"])
+def test_an_alphabet_of_few_letters_is_trained_on_and_looked_into(here, letters):
+    (here / "dna.txt").write_text(letters * (3000 // len(letters)))
+    result = call("train", "--text", "dna.txt", "--config", "tiny.toml", "--preset", "textbook")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^  0\.1  ", result.stdout, re.MULTILINE)
+    shown = call("look", "--model", "runs/dna", letters * 12, "--get", "/home.json")
+    assert shown.exit_code == 0, shown.output
+    assert "Traceback" not in shown.output

@@ -73,6 +73,8 @@ class Learnt:
 
     def __str__(self) -> str:
         own = [habit for habit in self.habits if habit.told]
+        if not self.habits:  # a text of one letter has no row where a choice could be told
+            return "nothing that could be told: the text gives no opportunity"
         if not own:
             best = self.habits[0]
             return f"no one habit; most of {best.says}, {_numbers(best)}"

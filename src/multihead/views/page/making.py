@@ -60,7 +60,7 @@ def next_words(logits: Tensor, tokenizer: Any) -> Guesses:
     found: Guesses = []
     words: dict[int, str] = {}
     for rows in logits.split(_AT_ONCE):
-        best = rows.float().topk(GUESSES)
+        best = rows.float().topk(min(GUESSES, rows.shape[-1]))  # an alphabet may be of two
         chance = (best.values - rows.float().logsumexp(-1, keepdim=True)).exp()
         for ids, shares in zip(best.indices.tolist(), chance.tolist(), strict=True):
             for token in ids:
