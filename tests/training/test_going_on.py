@@ -1,8 +1,10 @@
 """Started again in a folder: what was there must be the same run, and the same text."""
 
+import json
+
 import pytest
 
-from multihead.training import Settings, Trainer, saving
+from multihead.training import Run, Settings, Trainer, saving
 
 TINY = Settings(
     d_model=8, num_heads=2, num_layers=1, context=32, rows=8, tokens=32, steps=11, warmup=5,
@@ -57,5 +59,38 @@ def test_a_checkpoint_without_a_digest_goes_on_with_the_same_alphabet(tmp_path):
     with pytest.raises(ValueError, match="has changed since"):
         of_text(tmp_path, "uvwxyz \n" * 100).train()
     again = of_text(tmp_path, "abcdef \n" * 100)
+    again.train()
+    assert again.step == 11
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"model_type": "gpt2", "n_head": 12}, "is not a run: its config.json holds no settings"),
+        ([1, 2], "is not a run: its config.json holds no settings"),
+        (None, "is not a run: its config.json holds no settings"),
+        ({"settings": [3]}, "is not a run: its config.json holds no settings"),
+        ({"settings": {"colour": 3}}, "not hold the settings of a run: there is no setting 'colo"),
+        ({"settings": {"steps": "many"}}, "of a run: steps must be a whole number"),
+    ],
+)
+def test_a_folder_of_something_else_is_said_to_be_no_run(tmp_path, content, said):
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=said):
+        Run(tmp_path).settings()
+    with pytest.raises(ValueError, match=said):
+        Trainer(TINY, tmp_path).train()
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_run_of_before_there_was_a_setting_goes_on(tmp_path):
+    with pytest.raises(Stop):
+        Trainer(TINY, tmp_path).train(stop_at(7))
+    path = tmp_path / "config.json"
+    told = json.loads(path.read_text())
+    del told["settings"]["heads_every"]
+    path.write_text(json.dumps(told))
+    assert Run(tmp_path).settings() == TINY
+    again = Trainer(TINY, tmp_path)
     again.train()
     assert again.step == 11

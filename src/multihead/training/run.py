@@ -41,6 +41,7 @@ class Run:
         """Ours alone, with these settings; what another run left there is not touched."""
         from filelock import FileLock, Timeout  # torch needs it too
 
+        self._known()  # a folder that is no run's gets no lock either
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.folder / LOCK)
@@ -62,12 +63,12 @@ class Run:
 
     def settings(self) -> Settings:
         """What the run in this folder was started with."""
-        told = self._config()
-        if told is None:
+        known = self._known()
+        if known is None:
             raise ValueError(
                 f"{self.folder} has no {CONFIG}, so it is not a run; give the folder of one."
             )
-        return Settings().of(told["settings"])
+        return known
 
     def log(self, line: dict[str, Any]) -> None:
         try:
@@ -93,29 +94,41 @@ class Run:
         kept = [line for line in self.lines() if line["step"] <= step]
         put(self.losses, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
-    def _config(self) -> dict[str, Any] | None:
+    def _known(self) -> Settings | None:
+        """The settings in the folder, if any; those that came later are as they always were."""
+        path = self.folder / CONFIG
         try:
-            return json.loads((self.folder / CONFIG).read_text("utf-8"))
-        except FileNotFoundError:
+            told = json.loads(path.read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}; give another folder.") from None
+        settings = told.get("settings") if isinstance(told, dict) else None
+        if not isinstance(settings, dict):
             raise ValueError(
-                f"{self.folder / CONFIG} cannot be read: {error}; give another --out."
+                f"{self.folder} is not a run: its {CONFIG} holds no settings that multihead train "
+                "wrote; give another folder."
+            )
+        try:
+            return Settings().of(settings)
+        except ValueError as error:
+            raise ValueError(
+                f"{path} does not hold the settings of a run: {error} Give another folder."
             ) from None
 
     def _agree(self, settings: Settings, command: str) -> None:
         """The settings are those of the run that is there; else it is a new one."""
-        now, told = dataclasses.asdict(settings), self._config()
-        if told is None:
+        now, known = dataclasses.asdict(settings), self._known()
+        if known is None:
             about = {"settings": now, "command": command, "torch": torch.__version__,
                      "python": platform.python_version()}  # fmt: skip
             put(self.folder / CONFIG, json.dumps(about, indent=1).encode())
             return
-        was = told.get("settings", {})
-        other = [k for k, v in now.items() if k not in FREE and was.get(k) != v]
+        was = dataclasses.asdict(known)
+        other = [k for k, v in now.items() if k not in FREE and was[k] != v]
         if other:
             first = other[0]
             raise ValueError(
-                f"{self.folder} holds a run with {first} {was.get(first)!r}, and {now[first]!r} "
+                f"{self.folder} holds a run with {first} {was[first]!r}, and {now[first]!r} "
                 "came; give another --out, or the same settings to go on with it."
             )
