@@ -102,6 +102,9 @@ def test_a_text_of_ones_own(here, symbols):
         (["names", "--config", "none.toml"], "none.toml cannot be read: No such file"),
         (["names", "--config", "bad.toml"], "bad.toml must be TOML"),
         (["names", "--config", "wrong.toml"], "there is no setting 'layers'"),
+        (["names", "--config", "three.toml"], "preset must be one of textbook, names-small, text-"),
+        (["names", "--config", "list.toml"], "preset must be one of textbook, names-small, text-"),
+        (["names", "--config", "none-named.toml"], "there is no preset ''"),
         (["--text", "none.txt"], "none.txt is not: No such file or directory"),
         (["--text", "empty.txt"], "empty.txt is empty"),
         (["--text", "latin.txt"], "latin.txt must be text in UTF-8, and byte 2 is not"),
@@ -119,6 +122,9 @@ def test_a_bad_input_is_a_line(here, arguments, said):
     (here / "short.txt").write_text("abc " * 100)
     (here / "bad.toml").write_text("steps: 3")
     (here / "wrong.toml").write_text("layers = 3")
+    (here / "three.toml").write_text("preset = 3")
+    (here / "list.toml").write_text('preset = ["a"]')
+    (here / "none-named.toml").write_text('preset = ""')
     (here / "hot.toml").write_text(TINY + "lr = 1e30\nwarmup = 0\nclip = 1e30\n")
     result = call("train", *arguments)
     assert result.exit_code == 2
@@ -144,6 +150,8 @@ def test_settings_by_preset_file_and_option(here, monkeypatch):
     assert call("train", "names", "--config", "own.toml", "--lr", "0.25").exit_code == 0
     book = settings.PRESETS["textbook"]
     assert seen[0] == book.of({"steps": 77, "lr": 0.25})
+    assert call("train", "names", "--config", "own.toml", "--preset", "names-small").exit_code == 0
+    assert seen.pop() == settings.PRESETS["names-small"].of({"steps": 77, "lr": 0.5})
     (here / "story.txt").write_text("a")
     assert call("train", "--text", "story.txt", "--preset", "textbook").exit_code == 0
     assert (seen[1].d_model, seen[1].context, seen[1].tokens) == (16, 64, 64)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from .errors import fail
 from .progress import Tell, telling
+from .train_settings import settings_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,48 +78,10 @@ def add_train(app: "typer.Typer") -> None:
             "device": device,
         }  # fmt: skip
         try:
-            settings, folder = _settings(data, text, preset, config, asked, out, resume)
+            settings, folder = settings_asked(data, text, preset, config, asked, out, resume)
             _train(settings, folder, watch)
         except (ValueError, ImportError, RuntimeError) as error:
             fail("train", error, 0)
-
-
-def _settings(
-    data: str | None, text: Path | None, preset: str | None, config: Path | None,
-    asked: dict[str, Any], out: Path | None, resume: Path | None,
-) -> "tuple[Settings, Path]":  # fmt: skip
-    """A preset, changed by a file, changed by the command line; and the folder of the run."""
-    from ..training import Run, Settings
-    from ..training import settings as known
-
-    given = {name: value for name, value in asked.items() if value is not None}
-    if resume is not None:
-        others = [o for o in (data, text, preset, config, out) if o is not None]
-        if others or given.keys() - {"device"}:
-            raise ValueError("--resume goes on as the run began; leave the other settings out.")
-        return Run(resume).settings().of(given), resume
-    file = known.read_toml(config) if config is not None else {}
-    name = preset or file.pop("preset", None)
-    source = _source(data, text, file)
-    base = known.preset(name or ("names-small" if source == "names" else "text-small"))
-    if name is not None and source != "names" and base.data == "names":
-        base = base.of({"context": base.tokens})  # a text has no short documents
-    settings: Settings = base.of({**file, "data": source, **given})
-    if source != "names":
-        settings = settings.of({"tokens": settings.context})
-    return settings, out or Path("runs") / ("names" if source == "names" else Path(source).stem)
-
-
-def _source(data: str | None, text: Path | None, file: dict[str, Any]) -> str:
-    if data is not None and text is not None:
-        raise ValueError(f"{data} and --text both came; give one of them.")
-    source = str(text.absolute()) if text is not None else data or file.get("data")
-    if not source:
-        raise ValueError("what to train on is missing; give names, or --text FILE.")
-    if text is None and data is not None and data != "names":
-        raise ValueError(f"the data that comes with it is names, and {data!r} came; "
-                         f"for a file of your own give --text {data}.")  # fmt: skip
-    return source
 
 
 def _train(settings: "Settings", folder: Path, watch: bool) -> None:

@@ -128,7 +128,10 @@ PRESETS: dict[str, Settings] = {
 }  # fmt: skip
 
 
-def preset(name: str) -> Settings:
+def preset(name: object) -> Settings:
+    """The settings of that name, which may have come out of a file."""
+    if not isinstance(name, str):
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, and {name!r} came.")
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         guess = f"did you mean {near[0]}? There is" if near else "there is"
