@@ -122,6 +122,29 @@ def test_a_run_from_the_start_leaves_the_one_before_readable(tmp_path):
     second = run(tmp_path / "run", every=4)
     assert read_lines(tmp_path / "run") == second
     assert lines(tmp_path / "run" / "heads.before.jsonl") == first
+    assert maps_of(tmp_path / "run") == [0, 4]
+    assert maps_of(tmp_path / "run", "maps.before") == [0, 2, 4]
+    run(tmp_path / "run", every=3)  # nor does a third take the place of the first
+    assert lines(tmp_path / "run" / "heads.before.jsonl") == first
+    assert lines(tmp_path / "run" / "heads.before-2.jsonl") == second
+    assert maps_of(tmp_path / "run") == [0, 3]
+    assert maps_of(tmp_path / "run", "maps.before-2") == [0, 4]
+
+
+def maps_of(folder, name="maps"):
+    return sorted(int(path.stem) for path in (folder / name).iterdir())
+
+
+def test_maps_of_a_future_that_is_dropped_go_with_its_lines(tmp_path):
+    run(tmp_path / "run", steps=9)
+    own = tmp_path / "run" / "maps" / "mine.safetensors"
+    own.write_bytes(b"")  # what no monitor wrote is nobody's to remove
+    run(tmp_path / "run", steps=1, step=4)
+    assert own.exists()
+    own.unlink()
+    assert maps_of(tmp_path / "run") == [0, 2, 4]
+    assert [record["step"] for record in read_lines(tmp_path / "run")] == [0, 2, 4]
+    assert not (tmp_path / "run" / "maps.before").exists()
 
 
 KILLED = """

@@ -7,6 +7,7 @@ runs/names/maps/00000300.safetensors    largest.0, mean.0, largest.1, …: (head
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import warnings
@@ -117,17 +118,21 @@ class _Lines:
 
     def _begin(self, step: int) -> list[Record]:
         """What the file says of the steps before; a line that a kill cut short is taken off."""
-        if not self.path.exists():
-            return []
-        whole = self.path.read_bytes()
+        whole = self.path.read_bytes() if self.path.exists() else b""
         lines = whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True)
         records = [_read(line, self.path) for line in lines]
         kept = [line for line, told in zip(lines, records, strict=True) if told["step"] < step]
+        past = [told for told in records if told["step"] < step]
+        aside = _free(self.path)
         if records and not kept:  # another run: it stays readable beside this one
-            os.replace(self.path, self.path.with_suffix(".before.jsonl"))
+            os.replace(self.path, self.path.with_suffix(f"{aside}.jsonl"))
         elif (text := b"".join(kept)) != whole:
             write_whole(self.path, lambda where: where.write_bytes(text))
-        return [told for told in records if told["step"] < step]
+        self._clear({told["step"] for told in past}, aside)
+        return past
+
+    def _clear(self, kept: set[int], aside: str) -> None:
+        """Take away what stands beside lines that are gone."""
 
     def take(self, record: Record, seen: Sequence[Seen]) -> None:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
@@ -163,6 +168,19 @@ class _Folder(_Lines):
         self.maps = folder / MAPS
         super().__init__(folder / LINES, step)
 
+    def _clear(self, kept: set[int], aside: str) -> None:
+        """Maps of dropped lines are removed, those of another run go where its lines went."""
+        files = [*self.maps.glob("*.safetensors")] if self.maps.is_dir() else []
+        for path in files:
+            if not path.stem.isdecimal() or int(path.stem) in kept:
+                continue
+            if kept:
+                path.unlink()
+            else:
+                before = self.maps.with_name(f"{MAPS}{aside}")
+                before.mkdir(exist_ok=True)
+                os.replace(path, before / path.name)
+
     def _write(self, record: Record, seen: Sequence[Seen]) -> None:
         self.maps.mkdir(exist_ok=True)
         tensors = {
@@ -172,6 +190,15 @@ class _Folder(_Lines):
         }
         said = {"step": str(record["step"]), "layers": json.dumps([one.name for one in seen])}
         write_tensors(self.maps / f"{record['step']:08}.safetensors", tensors, said)
+
+
+def _free(path: Path) -> str:
+    """What the name of no earlier run ends in yet: .before, .before-2, …"""
+    ends = (".before" if n == 1 else f".before-{n}" for n in itertools.count(1))
+    taken = lambda end: (  # noqa: E731
+        path.with_suffix(f"{end}.jsonl").exists() or path.with_name(f"{MAPS}{end}").exists()
+    )
+    return next(end for end in ends if not taken(end))
 
 
 def append(path: Path, line: bytes) -> None:

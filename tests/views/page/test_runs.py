@@ -67,6 +67,14 @@ def test_a_map_that_is_not_there_is_said(folder, asked, said):
         Run(folder).map(*asked)
 
 
+def test_maps_without_a_line_are_not_shown(folder):
+    write_sample(folder, 700)
+    path = folder / "heads.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    told = Run(folder).told()
+    assert told["steps"][-1] == told["maps"][-1] == 600
+
+
 def test_a_map_that_is_cut_short_is_said(folder):
     path = folder / "maps" / "00000100.safetensors"
     path.write_bytes(path.read_bytes()[:100])

@@ -101,8 +101,8 @@ def _told(folder: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} holds no {SAMPLES}: it is no run that was watched.")
     samples = sorted(_samples(path, notes).items())
-    layers = _layers(samples)
-    losses = _losses(folder / LOSSES, notes, {step for step, _ in samples})
+    layers, steps = _layers(samples), {step for step, _ in samples}
+    losses = _losses(folder / LOSSES, notes, steps)
     return {
         "name": name,
         "layers": layers,
@@ -111,7 +111,7 @@ def _told(folder: Path, name: str) -> dict[str, Any]:
         "losses": losses,
         "statistics": _statistics(samples, layers),
         "warnings": [one for step, sample in samples for one in _warnings(step, sample, layers)],
-        "maps": [step for step, _ in _maps(folder)],
+        "maps": [step for step, _ in _maps(folder) if step in steps],
         "notes": notes,
     }
 
