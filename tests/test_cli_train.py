@@ -230,3 +230,17 @@ def test_an_alphabet_of_few_letters_is_trained_on_and_looked_into(here, letters)
     shown = call("look", "--model", "runs/dna", letters * 12, "--get", "/home.json")
     assert shown.exit_code == 0, shown.output
     assert "Traceback" not in shown.output
+
+
+def test_a_text_that_a_file_names_is_found_from_everywhere(here, monkeypatch):
+    (here / "deep").mkdir()
+    (here / "deep/own.toml").write_text(TINY + 'data = "story.txt"\ncontext = 16\n')
+    (here / "deep/story.txt").write_text("Once upon a time. " * 100)
+    result = call("train", "--config", "deep/own.toml")
+    assert result.exit_code == 0, result.output
+    told = json.loads((here / "runs/story/config.json").read_text())
+    assert told["settings"]["data"] == str(here / "deep/story.txt")
+    monkeypatch.chdir("/")
+    again = call("train", "--resume", str(here / "runs/story"))
+    assert again.exit_code == 0, again.output
+    assert "is finished" in again.stdout

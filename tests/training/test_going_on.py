@@ -94,3 +94,15 @@ def test_a_run_of_before_there_was_a_setting_goes_on(tmp_path):
     again = Trainer(TINY, tmp_path)
     again.train()
     assert again.step == 11
+
+
+def test_a_text_that_was_named_from_a_directory_is_the_same_text(tmp_path, monkeypatch):
+    """Runs of before kept the name as it was given."""
+    with pytest.raises(Stop):
+        of_text(tmp_path, "abcdef \n" * 100).train(stop_at(7))
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace(str(tmp_path / "text.txt"), "text.txt"))
+    monkeypatch.chdir(tmp_path)
+    of_text(tmp_path, "abcdef \n" * 100).train()
+    Trainer(TINY.of({"data": "text.txt"}), tmp_path / "other").train()
+    assert Run(tmp_path / "other").settings().data == str(tmp_path / "text.txt")

@@ -24,6 +24,8 @@ def settings_asked(
     file = known.read_toml(config) if config is not None else {}
     in_file = file.pop("preset", None)
     name = in_file if preset is None else preset
+    if config is not None and isinstance(file.get("data"), str):
+        file["data"] = _beside(config, file["data"])
     source = _source(data, text, file)
     usual = "names-small" if source == "names" else "text-small"
     base = known.preset(usual if name is None else name)
@@ -33,6 +35,13 @@ def settings_asked(
     if source != "names":
         settings = settings.of({"tokens": settings.context})
     return settings, out or Path("runs") / ("names" if source == "names" else Path(source).stem)
+
+
+def _beside(config: Path, data: str) -> str:
+    """A text that a file names, as seen from that file: it means the same from everywhere."""
+    if data in ("", "names"):
+        return data
+    return str(config.absolute().parent / Path(data).expanduser())
 
 
 def _source(data: str | None, text: Path | None, file: dict[str, Any]) -> str:

@@ -118,13 +118,13 @@ class Run:
 
     def _agree(self, settings: Settings, command: str) -> None:
         """The settings are those of the run that is there; else it is a new one."""
-        now, known = dataclasses.asdict(settings), self._known()
+        now, known = dataclasses.asdict(settings.placed()), self._known()
         if known is None:
             about = {"settings": now, "command": command, "torch": torch.__version__,
                      "python": platform.python_version()}  # fmt: skip
             put(self.folder / CONFIG, json.dumps(about, indent=1).encode())
             return
-        was = dataclasses.asdict(known)
+        was = dataclasses.asdict(known.placed())
         other = [k for k, v in now.items() if k not in FREE and was[k] != v]
         if other:
             first = other[0]

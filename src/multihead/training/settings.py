@@ -83,6 +83,12 @@ class Settings:
                 raise ValueError(f"there is no setting {name!r}; {guess}")
         return dataclasses.replace(self, **changes)
 
+    def placed(self) -> Settings:
+        """The same with its text named from the root: found from any directory, later on too."""
+        if self.data in ("", "names"):
+            return self
+        return self.of({"data": str(Path(self.data).absolute())})
+
     def lr_at(self, step: int) -> float:
         """Up in a line through the warm-up, then down half a cosine.
 
