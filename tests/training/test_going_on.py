@@ -1,4 +1,4 @@
-"""Started again in a folder: what was there must be the same run, and the same text."""
+"""Started again in a folder: what was there must be the same run, the same text, and sound."""
 
 import json
 
@@ -106,3 +106,24 @@ def test_a_text_that_was_named_from_a_directory_is_the_same_text(tmp_path, monke
     of_text(tmp_path, "abcdef \n" * 100).train()
     Trainer(TINY.of({"data": "text.txt"}), tmp_path / "other").train()
     assert Run(tmp_path / "other").settings().data == str(tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize("every", ["checkpoint_every", "held_out_every"])
+def test_weights_that_a_step_threw_out_of_range_are_not_written(tmp_path, every):
+    hot = TINY.of({"lr": 1e39, "warmup": 0, "log_every": 1, every: 1})
+    with pytest.raises(
+        ValueError, match="a weight is no finite number at step 1, .* no checkpoint"
+    ):
+        Trainer(hot, tmp_path).train()
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert not Run(tmp_path).lines()
+
+
+def test_a_held_out_loss_that_is_not_finite_is_not_written(tmp_path, monkeypatch):
+    trainer = Trainer(TINY.of({"held_out_every": 10}), tmp_path)
+    monkeypatch.setattr(trainer, "measure", lambda: float("nan"))
+    said = "the held-out loss is no finite number at step 10, .* checkpoint of step 5 is intact"
+    with pytest.raises(ValueError, match=said):
+        trainer.train()
+    assert saving.read(tmp_path / "checkpoint.safetensors")[1]["step"] == 5
+    assert "NaN" not in (tmp_path / "losses.jsonl").read_text()

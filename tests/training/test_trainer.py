@@ -251,6 +251,7 @@ def test_text_of_bytes(tmp_path):
         ({"steps": True}, "steps must be a whole number, and True came"),
         ({"lr": "high"}, "lr must be a number, and 'high' came"),
         ({"lr": float("nan")}, "lr must be at least 0.0, and nan came"),
+        ({"lr": float("inf")}, "lr must be at least 0.0 and finite, and inf came"),
         ({"dropout": 1.0}, "dropout must be at least 0.0 and at most 0.9"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
         ({"num_heads": 3}, "64 dims for 3 heads came; give heads that divide 64"),

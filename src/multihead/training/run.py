@@ -73,7 +73,7 @@ class Run:
     def log(self, line: dict[str, Any]) -> None:
         try:
             with self.losses.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:
             raise ValueError(
                 f"{self.losses} cannot be written: {error.strerror or error}; the last checkpoint "

@@ -60,8 +60,9 @@ class Settings:
                 raise ValueError(f"{name} must be 1 or more, and {getattr(self, name)} came.")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if not low <= value <= high or math.isnan(value):
-                most = f" and at most {high}" if high < math.inf else ""
+            endless = value == math.inf and name != "clip"  # which then clips nothing
+            if not low <= value <= high or math.isnan(value) or endless:
+                most = f" and at most {high}" if high < math.inf else " and finite" * endless
                 raise ValueError(f"{name} must be at least {low}{most}, and {value} came.")
         for name, known in (("device", DEVICES), ("symbols", SYMBOLS)):
             if getattr(self, name) not in known:

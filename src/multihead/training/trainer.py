@@ -2,7 +2,8 @@
 
     for each step:   batch → loss → gradients → all numbers finite? → clip → AdamW → after_step
 
-What is not finite is found before the weights move, so that every checkpoint is a good one.
+What is not finite is found before the weights move, and weights that a step threw out of range
+before they are measured or written, so that every checkpoint is a good one.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Trainer:
                 loss, tokens = self._one_step(lr)
                 speed.add(tokens)
                 self.step += 1
-                done = Step(self.step, self.settings.steps, loss, lr, speed.now, self._measured())
+                held_out = self._measured(lr)
+                done = Step(self.step, self.settings.steps, loss, lr, speed.now, held_out)
                 self._log(done)
                 self._recent = [] if self._is_time("log_every") else self._recent
                 if self._run is not None and self._is_time("checkpoint_every"):
@@ -126,7 +128,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         value = loss.item()
         if not math.isfinite(value) or not bool(norm.isfinite()):
-            raise ValueError(self._not_finite(value, lr))
+            what = "a gradient" if math.isfinite(value) else "the loss"
+            raise ValueError(self._not_finite(what, self.step + 1, lr))
         self._optimizer.step()
         self._recent.append(value)
         return value, int((targets != IGNORED).sum())
@@ -153,11 +156,20 @@ class Trainer:
 
     # ── what is kept
 
-    def _measured(self) -> float | None:
-        if not self._is_time("held_out_every"):
+    def _measured(self, lr: float) -> float | None:
+        """The held-out loss, if it is time; what would make a bad checkpoint ends the run here."""
+        measures = self._is_time("held_out_every")
+        if (measures or self._is_time("checkpoint_every")) and not all(
+            bool(weight.isfinite().all()) for weight in self.model.parameters()
+        ):
+            raise ValueError(self._not_finite("a weight", self.step, lr))
+        if not measures:
             return None
-        self.held_out = self.measure()
-        return self.held_out
+        held_out = self.measure()
+        if not math.isfinite(held_out):
+            raise ValueError(self._not_finite("the held-out loss", self.step, lr))
+        self.held_out = held_out
+        return held_out
 
     def _is_time(self, which: str) -> bool:
         every = getattr(self.settings, which)
@@ -205,14 +217,13 @@ class Trainer:
         self._random = {k.removeprefix(begin): v for k, v in tensors.items() if k.startswith(begin)}
         self._run.go_back_to(self.step)
 
-    def _not_finite(self, loss: float, lr: float) -> str:
-        what = "the loss" if not math.isfinite(loss) else "a gradient"
+    def _not_finite(self, what: str, step: int, lr: float) -> str:
         kept = "nothing was written"
         if self._run is not None:
-            last = self.step - self.step % self.settings.checkpoint_every
+            last = step - 1 - (step - 1) % self.settings.checkpoint_every
             kept = f"the checkpoint of step {last} is intact" if last else "no checkpoint was made"
         return (
-            f"{what} is no finite number at step {self.step + 1}, lr {lr:.2g}; {kept}. Start anew "
+            f"{what} is no finite number at step {step}, lr {lr:.2g}; {kept}. Start anew "
             "in another folder with a smaller lr or another seed."
         )
 
