@@ -108,7 +108,8 @@ def test_a_text_of_ones_own(here, symbols):
         (["--text", "none.txt"], "none.txt is not: No such file or directory"),
         (["--text", "empty.txt"], "empty.txt is empty"),
         (["--text", "latin.txt"], "latin.txt must be text in UTF-8, and byte 2 is not"),
-        (["--text", "short.txt"], "a context of 128 tokens needs a text of 1,291 at least"),
+        (["--text", "short.txt"], "a context of 128 tokens needs a text of 1,290 at least"),
+        (["--text", "tiny.txt"], "a context of 128 tokens needs a text of 1,290 at least"),
         (["--text", "."], "Is a directory"),
         (["--resume", "nowhere"], "nowhere has no config.json, so it is not a run"),
         (["names", "--resume", "runs/x"], "--resume goes on as the run began; leave the other"),
@@ -119,6 +120,7 @@ def test_a_text_of_ones_own(here, symbols):
 def test_a_bad_input_is_a_line(here, arguments, said):
     (here / "empty.txt").write_text("")
     (here / "latin.txt").write_bytes("Zoé".encode("latin-1"))
+    (here / "tiny.txt").write_text("abc")
     (here / "short.txt").write_text("abc " * 100)
     (here / "bad.toml").write_text("steps: 3")
     (here / "wrong.toml").write_text("layers = 3")

@@ -108,7 +108,9 @@ def test_a_text_shorter_than_the_context(length, fits):
     if fits:
         assert make().next()[0].shape == (2, 21)
     else:
-        with pytest.raises(ValueError, match=f"a context of 21 tokens .* this one has {length}"):
+        with pytest.raises(
+            ValueError, match=f"of 21 tokens needs a text of 220 .* this one has {length}"
+        ):
             make()
 
 

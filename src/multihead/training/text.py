@@ -92,11 +92,10 @@ def _windows(ids: Tensor, first: Tensor, tokens: int) -> Batch:
 
 
 def _check(parts: dict[str, Tensor], tokens: int) -> None:
-    for which, ids in parts.items():
-        if len(ids) <= tokens:
-            every = sum(map(len, parts.values()))
-            least = tokens + 1 if which == "train" else int((tokens + 1) / HELD_OUT) + 1
-            raise ValueError(
-                f"a context of {tokens} tokens needs a text of {least:,} at least, a tenth of it "
-                f"held out, and this one has {every:,}; give a longer text or a smaller context."
-            )
+    if min(map(len, parts.values())) > tokens:
+        return
+    every, least = sum(map(len, parts.values())), round((tokens + 1) / HELD_OUT)
+    raise ValueError(
+        f"a context of {tokens} tokens needs a text of {least:,} at least, a tenth of it "
+        f"held out, and this one has {every:,}; give a longer text or a smaller context."
+    )
