@@ -98,6 +98,7 @@ def test_a_text_of_ones_own(here, symbols):
         (["names", "--steps", "0"], "steps must be 1 or more, and 0 came"),
         (["names", "--heads", "5"], "64 dims for 5 heads came; give heads that divide 64"),
         (["names", "--lr", "nan"], "lr must be at least 0.0, and nan came"),
+        (["names", "--symbols", "bytes"], "names are characters, and bytes came; leave it out"),
         (["names", "--device", "tpu"], "device must be one of auto, cpu, cuda"),
         (["names", "--config", "none.toml"], "none.toml cannot be read: No such file"),
         (["names", "--config", "bad.toml"], "bad.toml must be TOML"),

@@ -34,6 +34,11 @@ def settings_asked(
     settings: Settings = base.of({**file, "data": source, **given})
     if source != "names":
         settings = settings.of({"tokens": settings.context})
+    elif settings.symbols != "characters":
+        raise ValueError(
+            f"symbols are those of a text; names are characters, and {settings.symbols} came; "
+            "leave it out."
+        )
     return settings, out or Path("runs") / ("names" if source == "names" else Path(source).stem)
 
 
