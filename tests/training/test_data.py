@@ -115,5 +115,7 @@ def test_a_text_shorter_than_the_context(length, fits):
 
 
 def test_a_row_that_no_name_fits():
-    with pytest.raises(ValueError, match="room for the longest name, 16 tokens, and 15 came"):
+    with pytest.raises(
+        ValueError, match="tokens, of a row, must have room for the longest name, 16, and 15"
+    ):
         Names(rows=2, tokens=15, seed=0)

@@ -96,8 +96,8 @@ class Names:
     def __init__(self, *, rows: int, tokens: int, seed: int) -> None:
         if tokens < LONGEST:
             raise ValueError(
-                f"a row must have room for the longest name, {LONGEST} tokens, and {tokens} came; "
-                "give 64."
+                f"tokens, of a row, must have room for the longest name, {LONGEST}, and "
+                f"{tokens} came; give 64."
             )
         self.rows, self.tokens, self.seed = rows, tokens, seed
         self.example = " ".join(part("held out")[:24])

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from .gpt import GPT, GPTConfig
-from .names import Names
+from .names import LONGEST, Names
 from .settings import Settings
 from .text import Text, read_text
 
@@ -23,6 +23,11 @@ def device_of(name: str) -> torch.device:
 def data_of(settings: Settings) -> Names | Text:
     sizes = {"rows": settings.rows, "tokens": settings.tokens, "seed": settings.seed}
     if settings.data == "names":
+        if settings.context < LONGEST:  # else it would end at the first long name, steps later
+            raise ValueError(
+                f"context must have room for the longest name, {LONGEST} tokens, and "
+                f"{settings.context} came; give {LONGEST}."
+            )
         return Names(**sizes)
     path = Path(settings.data)
     return Text(read_text(path), **sizes, symbols=settings.symbols, what=path.name)
