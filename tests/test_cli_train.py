@@ -192,12 +192,15 @@ def steps_of(folder):
 def test_heads_are_looked_at_on_the_way_and_can_be_played(here):
     (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
     assert call("train", "names", "--config", "tiny.toml", "-o", "run").exit_code == 0
-    assert steps_of(here / "run") == [0, 4, 8]
-    assert len([*(here / "run/maps").iterdir()]) == 3
+    assert steps_of(here / "run") == [0, 4, 8, 12]  # the model that came of it too
+    assert len([*(here / "run/maps").iterdir()]) == 4
+    before = (here / "run/heads.jsonl").read_bytes()
+    assert call("train", "--resume", "run").exit_code == 0  # which is finished
+    assert (here / "run/heads.jsonl").read_bytes() == before
     played = call("look", "--run", "run", "--get", "/run.json")
     assert played.exit_code == 0
     told = json.loads(played.stdout)
-    assert told["steps"] == [0, 4, 8]
+    assert told["steps"] == told["maps"] == [0, 4, 8, 12]
 
 
 def test_a_run_that_goes_on_looks_at_each_step_once(here):
@@ -215,14 +218,14 @@ def test_a_run_that_goes_on_looks_at_each_step_once(here):
         trainer.train(stop, at_start=heads.begin)
     assert steps_of(here / "run") == [0, 2, 4, 6]
     assert call("train", "--resume", "run").exit_code == 0
-    assert steps_of(here / "run") == [0, 2, 4, 6, 8, 10]
+    assert steps_of(here / "run") == [0, 2, 4, 6, 8, 10, 12]
 
 
 def test_watching_shows_the_heads(here):
     (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
     result = call("train", "names", "--config", "tiny.toml", "--watch", "-o", "run")
     assert result.exit_code == 0
-    for step in (0, 4, 8):
+    for step in (0, 4, 8, 12):
         assert re.search(rf"^step {step}, loss \d\.\d+, relative entropy ", result.stdout, re.M)
 
 

@@ -127,20 +127,27 @@ class _Heads:
 
     def begin(self) -> None:
         """Once it is known which step comes next: samples from there on are made anew."""
+        if self.trainer.step < self.trainer.settings.steps:  # else all was looked at
+            self._monitor = self._watch(self.trainer.settings.heads_every)
+
+    def _watch(self, every: int) -> "Monitor":
         from ..monitoring import monitor
 
         screen = [] if self._screen is None else [self._screen.add]
-        self._monitor = monitor(
-            self.trainer.called, every=self.trainer.settings.heads_every,
-            to=[self.folder, self._note, *screen], step=self.trainer.step,
-        )  # fmt: skip
+        to = [self.folder, self._note, *screen]
+        return monitor(self.trainer.called, every=every, to=to, step=self.trainer.step)
 
     def _note(self, record: dict[str, Any]) -> None:
         self.warned += [(record["step"], one["text"]) for one in record["warnings"]]
 
     def __call__(self, done: "Step") -> None:
-        if self._monitor is not None:
-            self._monitor.step(done.loss)
+        if self._monitor is None:
+            return
+        self._monitor.step(done.loss)
+        if done.step == done.steps:  # what the last step made is seen by one more forward
+            self._monitor.close()
+            self._monitor = self._watch(every=1)
+            self._monitor.step(self.trainer.next_loss())
 
     @contextlib.contextmanager
     def looked_at(self) -> "Iterator[None]":

@@ -154,6 +154,13 @@ class Trainer:
         self.model.train(was_training)
         return total / count
 
+    def next_loss(self) -> float:
+        """The loss on the batch that would come next, with nothing learnt and no batch taken."""
+        position = self.data.position()
+        ids, targets = self.data.next()
+        self.data.go_to(position)
+        return self._loss(ids, targets).item()
+
     # ── what is kept
 
     def _measured(self, lr: float) -> float | None:
