@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -126,6 +126,7 @@ def restore_optimizer(
         }
 
 
+@runtime_checkable
 class Data(Protocol):
     """What a run learns, as far as a checkpoint tells it from other data."""
 
