@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import random
 import resource
 import threading
@@ -9,8 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from page_server import TEXT
 
-from multihead.views.page import connection
+from multihead.views.page import connection, session
 from multihead.views.page.cache import Cache
 from multihead.views.page.serving import free_socket
 
@@ -165,6 +167,49 @@ def test_the_cache_is_bounded_and_makes_a_value_once():
     assert cache.held == 1000
     cache.drop(lambda key: key == "bad")
     assert (cache.held, not cache._values) == (0, True)
+
+
+# ---- who leaves
+
+
+@pytest.mark.parametrize("late", ["make_recording", "add"])
+def test_a_text_whose_asker_left_at_its_end_is_not_kept(served, monkeypatch, late):
+    """The model has run, and nobody asks any more whether somebody waits."""
+    begun, go, done, own = threading.Event(), threading.Event(), threading.Event(), served.session
+    where = own if late == "add" else session
+    before, record = getattr(where, late), own.record
+
+    def slow(*given, **more):
+        found = before(*given, **more)
+        begun.set()
+        assert go.wait(20)
+        return found
+
+    def recorded(*given, **more):
+        try:
+            return record(*given, **more)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(where, late, slow)
+    monkeypatch.setattr(own, "record", recorded)
+    kept, typed = [*own.shown], [*own._typed]
+    body = json.dumps({"text": TEXT, "tokens": 20}).encode()
+    head = (
+        f"POST /record.ndjson HTTP/1.1\r\nHost: {served.host}\r\nOrigin: http://{served.host}\r\n"
+    )
+    head += f"x-multihead-token: {served.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with served.connection() as one:
+        one.sendall(head.encode() + body)
+        assert begun.wait(20)
+    time.sleep(0.3)  # in which it is heard of
+    go.set()
+    assert done.wait(20)
+    patience = time.monotonic() + 10
+    while [*own.shown] != kept and time.monotonic() < patience:
+        time.sleep(0.02)
+    assert ([*own.shown], own._typed) == (kept, typed)
+    answers(served)
 
 
 # ---- ports

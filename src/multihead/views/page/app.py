@@ -180,7 +180,8 @@ async def _recorded(
 ) -> AsyncIterator[bytes]:
     """Lines of JSON while a text is recorded: how far it is, then the id, or what went wrong."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any]]()
-    left = threading.Event()
+    left, turn = threading.Event(), threading.Lock()
+    made: list[str] = []  # until it is handed over
 
     def say(said: dict[str, Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
@@ -193,7 +194,13 @@ async def _recorded(
 
     def work() -> None:
         try:
-            last = {"recording": session.record(text, tokens, _label(text), tell, typed=True)}
+            number = session.record(text, tokens, _label(text), tell, typed=True)
+            with turn:
+                made.append(number)
+                if left.is_set():
+                    session.drop(made.pop())
+                    return
+            last = {"recording": number}
         except _LeftError:
             return
         except ValueError as error:
@@ -212,9 +219,16 @@ async def _recorded(
             said: dict[str, Any] = {}
             while not said.keys() & {"recording", "error"}:
                 said = await lines.get()
+                if "recording" in said:
+                    if await _has_left(request, False):
+                        return
+                    made.clear()  # before it is sent: whoever has it may hang up at once
                 yield as_json(said) + b"\n"
         finally:
-            left.set()
+            with turn:
+                left.set()
+                if made:
+                    session.drop(made.pop())
 
 
 def _label(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from typing import Any
@@ -55,12 +56,19 @@ class Session:
             raise ValueError(f"tokens must be 8 to {MOST_TOKENS:,}, but {tokens!r} came.")
         with self._model_lock:
             rec, guesses, about = make_recording(self.model, self.tokenizer, text, tokens, tell)
+        tell("Recorded", 1.0)  # who has left meanwhile pushes no other text out
         number = self.add(rec, label, {**self.about(), **about, "text": label}, guesses)
         if typed:
             self._typed.append(number)
             while len(self._typed) > MOST_TEXTS:
                 self._forget(self._typed.pop(0))
         return number
+
+    def drop(self, number: str) -> None:
+        """Forget a text that was typed in, and that nobody waits for."""
+        with contextlib.suppress(ValueError):  # others have pushed it out already
+            self._typed.remove(number)
+        self._forget(number)
 
     def _forget(self, number: str) -> None:
         shown = self.shown.pop(number, None)
