@@ -56,7 +56,8 @@ class Session:
             raise ValueError(f"tokens must be 8 to {MOST_TOKENS:,}, but {tokens!r} came.")
         with self._model_lock:
             rec, guesses, about = make_recording(self.model, self.tokenizer, text, tokens, tell)
-        tell("Recorded", 1.0)  # who has left meanwhile pushes no other text out
+        if typed:  # who has left meanwhile pushes no other text out
+            tell("Recorded", 1.0)
         number = self.add(rec, label, {**self.about(), **about, "text": label}, guesses)
         if typed:
             self._typed.append(number)
