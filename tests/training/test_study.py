@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 @pytest.fixture
 def heads(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("heads")
+    return importlib.import_module("one_head")
 
 
 def test_a_run_of_the_study(heads):

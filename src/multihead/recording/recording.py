@@ -139,7 +139,6 @@ class Recording:
         key, and where the first token got its weight, is told by queries and keys alone.
         """
         found = []
-        self.layer(self.layers[0].index if self.layers else 0)  # raises where nothing is recorded
         for layer in self.layers:
             if batch is not None:
                 _check_head(layer, 0, batch)

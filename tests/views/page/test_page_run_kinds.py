@@ -42,9 +42,8 @@ def test_a_command_that_has_ended_is_said(look_at_run, tmp_path):
     with serving(Run(write_run(tmp_path / "ended"))) as served:
         page = look_at_run(served.address)
     page.get_by_role("alert").wait_for()
-    assert (
-        page.get_by_role("alert").inner_text() == "nobody answers any more: the command has ended."
-    )
+    said = "The server does not answer: it has ended. Start multihead look again."
+    assert page.get_by_role("alert").inner_text() == said
     page.keyboard.press("Home")  # what is here can still be played
     page.locator(".step-of", has_text=re.compile("^step 0$")).wait_for()
     page.troubles.clear()

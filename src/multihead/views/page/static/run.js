@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getState, noteState, onState, setState } from "./state.js";
-import { getJSON, standalone } from "./source.js";
+import { ENDED, getJSON, standalone } from "./source.js";
 import { useLatest, usePageState } from "./hooks.js";
 import { turn, wear } from "./wearing.js";
 import { RunGrid, Warnings } from "./run-grid.js";
@@ -76,7 +76,7 @@ function useFollow(version, reload, setTrouble) {
         timer = setTimeout(look, POLL);
       } catch (error) {
         if (!wanted) return;
-        if (error instanceof TypeError) setTrouble("nobody answers any more: the command has ended.");
+        if (error.message === ENDED) setTrouble(ENDED);
         else timer = setTimeout(look, POLL); // a file that is being moved is there the next time
       }
     };

@@ -1,6 +1,6 @@
 """Is one head enough? Names with 1, 2, 4, 8 and 16 heads, at equal parameters.
 
-python benchmarks/heads.py [--quick]
+python benchmarks/one_head.py [--quick]
 
 The same model but for how its 64 dims are shared out; the same seeds, so that each has the same
 batches. Loss on names that were neither trained on nor watched, how unlike the heads of a layer
