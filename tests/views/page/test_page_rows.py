@@ -72,8 +72,7 @@ def test_padding_is_dimmed_and_counts_nowhere(new_page, padded):
     session, rec, address = padded
     number = next(iter(session.shown))
     page = look(new_page(), address, rec=number, batch=1)
-    told = f"{SHORT} tokens, {LENGTH - SHORT} of padding"
-    assert page.locator(".about span").first.inner_text() == told
+    page.get_by_text(f"{SHORT} tokens, {LENGTH - SHORT} of padding", exact=True).wait_for()
     word = page.locator(".reader .word").nth(SHORT)
     assert word.get_attribute("aria-label") == f"{word.inner_text()}, padding"
     assert page.locator(".reader .padding").count() == LENGTH - SHORT
@@ -85,7 +84,8 @@ def test_padding_is_dimmed_and_counts_nowhere(new_page, padded):
     most = float(rec.layers[1]["entropy"][1, 2, :SHORT].max())
     assert f"up to {said(float(f'{most:.5g}'))} nats" in page.locator(".strip").first.inner_text()
     look(page, address, rec=number, batch=0)
-    assert page.locator(".about span").first.inner_text() == f"{LENGTH} tokens"
+    page.get_by_text(f"{LENGTH} tokens", exact=True).wait_for()
+    page.locator(".reader .padding").first.wait_for(state="detached")
     assert page.locator(".padding").count() == 0
 
 
