@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..band import FAR, Band
+from ..band import Band
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
@@ -43,20 +43,6 @@ _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better t
 @functools.cache
 def is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
-
-
-def _hopper_takes(question: Question, asked: Asked) -> bool:
-    """Square maps, full or causal: what hopper.py was proven on, on a GPU.
-
-    It is written for all that `forward_kernel` takes; the rest goes that way until the wide cases
-    of tests/kernels.py have run on such a GPU.
-    """
-    band, plain = question.band, question.softcap is None and question.sinks is None
-    square = question.query.shape[2] == question.key.shape[2] <= band.length
-    told = question.offset == 0 and question.offsets is None and band.lengths is None
-    shape = band.left >= FAR and (band.right >= FAR or band.right == 0)
-    proven = plain and square and told and shape and not asked.peak_key
-    return proven and is_hopper(question.query.device)
 
 
 @functools.cache
@@ -152,7 +138,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
-    if tile is None and dims == value_dims in _ON_HOPPER and _hopper_takes(question, asked):
+    if tile is None and dims == value_dims in _ON_HOPPER and is_hopper(q.device):
         return _on_hopper(question, asked)
     band = question.band
     rows, keys, warps, stages, registers = tile or sizes(
