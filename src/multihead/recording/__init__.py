@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..masks import prefix
+from ..masks import causal, prefix
 from ..observation import asked_statistics, mass
 from ..observation.statistics import Stats
 from .corpus import Corpus, gather_texts
@@ -249,7 +249,10 @@ def _looks_ahead(layer: Layer) -> bool:
     """Whether a row may see keys behind its own, in the last layer of a text of its own."""
     if layer.crosses or layer.queries != layer.keys or layer.queries < 2:
         return False
-    mask, offset = (layer.asked(0)[name] for name in ("mask", "offset"))
+    asked = layer.asked(0)
+    mask, offset = asked["mask"], asked["offset"]
+    if isinstance(mask, causal):
+        return False
     if mask is None:
         return layer.chunks[0].rows > 1 and layer.tensors.get("0.bias") is None
     if not isinstance(offset, int):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attention import fused
-from ..attention.problem import Problem
+from ..attention.problem import Problem, exact
 from ..masks import dense, prefix
 from ..positions import Alibi
 from .continuing import goes_on
@@ -28,7 +29,7 @@ class Related(NamedTuple):
     problem: Problem  # over all keys that there ever were, those that a cache dropped hidden
     version: int  # of the keys
     first: int  # how many were dropped in front
-    new: Tensor  # the places, among the keys that came, of those that were not known
+    new: Sequence[int]  # the places, among the keys that came, of those that were not known
 
 
 class Growing:
@@ -77,7 +78,7 @@ class Growing:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
         self.changes, before_bytes = self.changes + 1, self.bytes
-        keys = problem.key[:, :, first:]
+        keys = problem.key[:, :, first:] if first else problem.key
         keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
@@ -89,8 +90,8 @@ class Growing:
                 problem.query.shape[2], total, version, problem.scale, problem.softcap, offset, text
             )
         )
-        extras = {f"mask.{n}": tensor for n, tensor in enumerate(tensors)}
-        extras |= {"lse": lse, "sinks": problem.sinks}
+        extras: dict[str, Tensor | None] = {f"mask.{n}": tensor for n, tensor in enumerate(tensors)}
+        extras["sinks"] = problem.sinks
         extras["slopes" if isinstance(problem.bias, Alibi) else "bias"] = (
             problem.bias.slopes if isinstance(problem.bias, Alibi) else problem.bias
         )
@@ -99,34 +100,39 @@ class Growing:
         for name, tensor in extras.items():
             if tensor is not None:
                 self._put(f"{i}.{name}", tensor)
+        self._put(f"{i}.lse", lse, ours=True)
         for key, value in found.items():
             self._put_stat(f"{i}.stat.{key}", value)
         if self.layer.has_qk:
             self._append(f"key.{version}", keys, new)
-        norms = problem.value[:, :, first:].float().norm(dim=-1)
-        self._append(f"value_norm.{version}", norms, new)
+        value = problem.value[:, :, first:] if first else problem.value
+        norms = torch.linalg.vector_norm(value, dim=-1, dtype=exact(value.dtype))
+        self._append(f"value_norm.{version}", norms.float(), new)
         self.is_cuda = keys.is_cuda
         self._last = keys  # to compare the next call with: where that will be, on the device
         self.added = self.bytes - before_bytes
         send()
 
-    def add_output_norms(self, value: Tensor, new: Tensor, weight: Tensor) -> None:
+    def add_output_norms(self, value: Tensor, new: Sequence[int], weight: Tensor) -> None:
         """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
         self.changes += 1
         heads, dim = self.layer.heads, value.shape[-1]
-        weight = weight.reshape(heads, dim, -1).float()
-        gram = weight @ weight.mT  # (heads, dim, dim)
+        weight = weight.reshape(heads, dim, -1)
+        gram = _products_of_rows(weight)
         if value.is_cuda and len(new) == value.shape[2] and fused.ready(value.device):
             from .kernels import output_norms
 
             if (found := output_norms(value, gram)) is not None:
                 self._append(f"output_norm.{self.layer.chunks[-1].version}", found, new)
-                send()
                 return
-        rows = value[:, :, new].float()
+        whole = len(new) == value.shape[2]
+        rows = (value if whole else value[:, :, new]).float()
         rows = rows.repeat_interleave(heads // value.shape[1], dim=1)
-        norms = value.new_zeros(value.shape[0], heads, value.shape[2], dtype=torch.float32)
-        norms[:, :, new] = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
+        norms = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
+        if not whole:
+            every = norms.new_zeros(*norms.shape[:2], value.shape[2])
+            every[:, :, new] = norms
+            norms = every
         self._append(f"output_norm.{self.layer.chunks[-1].version}", norms, new)
 
     def so_far(self) -> Layer:
@@ -177,10 +183,10 @@ class Growing:
         pieces = {f"{n}/{i}": t for n, some in self._pieces.items() for i, t in enumerate(some)}
         return {**self.tensors, **pieces}
 
-    def _related(self, key: Tensor, rows: int) -> tuple[int, int, Tensor]:
+    def _related(self, key: Tensor, rows: int) -> tuple[int, int, Sequence[int]]:
         """(version of the keys, how many were dropped in front, the places of the new ones)."""
         last, count = self._last, key.shape[2]
-        every = torch.arange(count, device=key.device)
+        every = range(count)
         if last is None:
             return 0, 0, every
         version, known = self.layer.chunks[-1].version, self.layer.chunks[-1].keys
@@ -188,7 +194,7 @@ class Growing:
             changed = (key != last).any(-1).any(0).any(0)  # (key,)
             # The same text looked at again, or a cache of fixed length with a few more rows filled.
             if not changed.any() or not last[:, :, changed].any():
-                return version, known - count, every[changed]
+                return version, known - count, changed.nonzero()[:, 0].tolist()
         if key.shape[:2] == last.shape[:2]:
             for new in _likely(count, last.shape[2], rows):
                 same = count - new
@@ -198,14 +204,14 @@ class Growing:
         fills = self.layer.crosses or not bool(last[:, :, -1].any())
         return version + 1, 0 if fills else max(0, known + rows - count), every
 
-    def _append(self, name: str, tensor: Tensor, new: Tensor) -> None:
+    def _append(self, name: str, tensor: Tensor, new: Sequence[int]) -> None:
         """Lay new rows to those of that name: behind them, or in the places that were empty."""
         pieces = self._pieces.setdefault(name, [])
         if not len(new):
             return
         if self._fills and pieces:
             settle()
-            pieces[0][:, :, new.cpu()] = tensor[:, :, new].detach().cpu()
+            pieces[0][:, :, new] = tensor[:, :, new].detach().cpu()
             return
         missing = self.layer.chunks[-1].keys - tensor.shape[2]
         if (
@@ -214,20 +220,27 @@ class Growing:
             pieces.append(tensor.new_zeros(*tensor.shape[:2], missing, *tensor.shape[3:]).cpu())
         whole = len(new) == tensor.shape[2]
         if not whole or tensor.is_cuda:
-            tensor = kept(tensor if whole else tensor[:, :, int(new[0]) :])
+            tensor = kept(tensor if whole else tensor[:, :, new[0] :], ours=True)
         pieces.append(tensor)
         self.bytes += pieces[-1].nbytes
 
-    def _put(self, name: str, tensor: Tensor) -> None:
-        self.tensors[name] = kept(tensor)
+    def _put(self, name: str, tensor: Tensor, ours: bool = False) -> None:
+        self.tensors[name] = kept(tensor, ours)
         self.bytes += tensor.nbytes
 
     def _put_stat(self, name: str, value: Any) -> None:
         if isinstance(value, tuple):
             for field, part in zip(value._fields, value, strict=True):  # type: ignore[attr-defined]
-                self._put(f"{name}.{field}", part)
+                self._put(f"{name}.{field}", part, ours=True)
         else:
-            self._put(name, value)
+            self._put(name, value, ours=True)
+
+
+def _products_of_rows(weight: Tensor) -> Tensor:
+    """W Wᵀ of each head, (heads, dim, dim), in float32; a GPU multiplies halves as they are."""
+    if weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16):
+        return torch.bmm(weight, weight.mT, out_dtype=torch.float32)
+    return weight.float() @ weight.float().mT
 
 
 def _drop_half_norms(layer: Layer, tensors: dict[str, Tensor]) -> None:

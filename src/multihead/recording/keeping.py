@@ -17,15 +17,15 @@ from torch import Tensor
 _LARGE = 2**15  # bytes
 
 
-def kept(tensor: Tensor) -> Tensor:
-    """A copy off the device, that nothing else writes to.
+def kept(tensor: Tensor, ours: bool = False) -> Tensor:
+    """A copy off the device, that nothing else writes to; what is `ours` nobody writes to anyway.
 
     Large ones lie in pages of their own: among what a forward takes and gives back, they would
     leave holes that nothing fits into, as much again as is kept.
     """
     tensor = tensor.detach()
     if tensor.is_cuda:
-        return _set_out(tensor)
+        return _set_out(tensor if ours and tensor.is_contiguous() else _copied(tensor))
     if tensor.nbytes < _LARGE:
         return tensor.to("cpu", copy=True).contiguous()
     pages = mmap.mmap(-1, tensor.nbytes)
@@ -38,8 +38,9 @@ def send() -> None:
         stream = _stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            for source, into in some:
-                into.copy_(source, non_blocking=True)
+            sources, rooms = zip(*some, strict=True)
+            torch._foreach_copy_(rooms, sources, non_blocking=True)  # type: ignore[attr-defined]
+            for source in sources:
                 source.record_stream(stream)
     _waiting.by_device.clear()
 
@@ -62,11 +63,14 @@ class _Waiting(threading.local):  # a model is watched in one thread, another in
 _waiting = _Waiting()
 
 
-def _set_out(tensor: Tensor) -> Tensor:
-    """Where it will be, in pinned memory; a copy on the device waits, which nobody writes to."""
-    source = tensor.clone(memory_format=torch.contiguous_format)
-    into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    _waiting.by_device.setdefault(tensor.device, []).append((source, into))
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _set_out(source: Tensor) -> Tensor:
+    """Where it will be, in pinned memory."""
+    into = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    _waiting.by_device.setdefault(source.device, []).append((source, into))
     return into
 
 

@@ -54,7 +54,7 @@ def _norms_kernel(
     square = (column < dim)[:, None] & (column < dim)[None, :]
     gram_at += head * dim * dim
     gram = tl.load(gram_at + column[:, None] * dim + column[None, :], mask=square, other=0.0)
-    moved = tl.dot(value, gram, input_precision="ieee")
+    moved = tl.dot(value, gram, input_precision="tf32x3")
     norm = tl.sqrt(tl.maximum(tl.sum(moved * value, 1), 0.0))
     into = norms_at + (batch * heads + head).to(tl.int64) * tokens + rows
     tl.store(into, norm, mask=rows < tokens)

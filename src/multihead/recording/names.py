@@ -4,13 +4,21 @@ run again.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+_SHELL = "_orig_mod"  # of torch.compile, around a module
 
 
 def in_backward() -> bool:
@@ -42,11 +50,18 @@ def in_checkpoint() -> bool:
     return False
 
 
+def _plain(name: str) -> str:
+    """A path without the shells that torch.compile puts around modules."""
+    if _SHELL not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part != _SHELL)
+
+
 class Path:
     """The modules of a model that are running, outermost first.
 
-    Its hooks see a module in whichever thread it runs: in another one than ours PyTorch's modes
-    are blind, and half a model would go unseen.
+    Two hooks see every module, in whichever thread it runs: in another one than ours PyTorch's
+    modes are blind, and half a model would go unseen.
     """
 
     def __init__(
@@ -54,34 +69,35 @@ class Path:
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
         self.every = dict(model.named_modules())
-        self.names = {
-            id(module): ".".join(part for part in name.split(".") if part != "_orig_mod") or own
-            for name, module in self.every.items()
-        }
+        self.names = {id(module): _plain(name) or own for name, module in self.every.items()}
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
-        self._owner, self._hooks = threading.get_ident(), []
+        self._owner, self._until_end = threading.get_ident(), contextlib.ExitStack()
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
     def __enter__(self) -> Path:
-        for module in self.every.values():
-            self._hooks += [
-                module.register_forward_pre_hook(self.enter, prepend=True),
-                module.register_forward_hook(self._leave, always_call=True),
-            ]
+        if any(_SHELL in name for name in self.every):  # seen beside what is in them: that is known
+            self._until_end.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        for hook in (
+            register_module_forward_pre_hook(self.enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ):
+            self._until_end.callback(hook.remove)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._until_end.close()
 
     def enter(self, module: nn.Module, _: object = None) -> None:
-        """A module is called."""
+        """A module is called, of this model or of another."""
+        elsewhere = threading.get_ident() != self._owner
+        if id(module) not in self.names and not (elsewhere and hasattr(module, "_is_replica")):
+            return
         if in_backward():  # which has threads of its own
             self._runs_again()
             return
-        if threading.get_ident() != self._owner:
+        if elsewhere:
             self._elsewhere = True
             self.refuse_other_threads()
         if not self.modules:
@@ -89,6 +105,8 @@ class Path:
         self.modules.append(module)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
+        if id(module) not in self.names:
+            return
         # A module that raised may have left others behind it.
         if not in_backward() and any(m is module for m in self.modules):
             while self.modules.pop() is not module:

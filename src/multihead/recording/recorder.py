@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from ..attention import answer
 from ..attention.problem import Problem, pose, without_autocast
+from ..masks import dense
 from ..observation import gather, look
 from ..observation.statistics import Statistic
 from ..observation.statistics.heatmap import Heat
@@ -41,7 +42,9 @@ class Recorder(Hand):
         self.layers: dict[int, Growing] = {}
         self._new_text, self._kept, self._rules = new_text, kept, Rules()
         self._fresh = True  # no call of this pass has come yet
-        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # waiting for their output projection
+        self._values: dict[
+            int, tuple[Tensor, Sequence[int]]
+        ] = {}  # waiting for their output projection
 
     def begin(self) -> None:
         refuse_drafts()
@@ -49,8 +52,9 @@ class Recorder(Hand):
         self._values.clear()
 
     def answer(self, place: Place, call: Call) -> Tensor:
-        with exactly(call.query):
-            call = self._rules.simplify(call)
+        if isinstance(call.mask, dense) or isinstance(call.bias, Tensor):
+            with exactly(call.query):
+                call = self._rules.simplify(call)
         problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
         _, out, lse, told = look(problem, self.statistics)
         with exactly(lse):

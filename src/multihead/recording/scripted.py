@@ -13,6 +13,7 @@ from torch import nn
 _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attention")
 _PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
 _DEEP = 4  # helpers that call helpers
+_EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: parameters, modules, hooks
 
 
 def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
@@ -26,7 +27,8 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
-        for function in (*_held(vars(module).values()), *_named(type(module))):
+        own = (value for key, value in vars(module).items() if key not in _EVERY_MODULES)
+        for function in (*_held(own), *_named(type(module))):
             if _works_attention_out(str(function.graph)):
                 raise ValueError(
                     f"{name or 'the model'} calls {function.name}, a torch.jit function that works "

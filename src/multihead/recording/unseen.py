@@ -71,10 +71,31 @@ class Unseen:
         """Where something was missed: a module that was seen may have a softmax for other ends."""
         return sorted((self.likely - seen) | self.certain)
 
+    def passes(self, func: Any, args: tuple, out: Any) -> bool:
+        """Whether a function can be passed over at a glance, as most can: it is asked of every one.
+
+        While no scores are followed, a function of an activation is of no interest unless it may
+        make some: products, softmaxes, and pairs that grow by broadcasting.
+        """
+        if self._marks:
+            return False
+        kind = _KINDS.get(func)
+        if kind is None:
+            kind = _KINDS[func] = _kind(getattr(func, "__name__", "").partition(".")[0])
+        if kind == "looked at" or not args:
+            return False
+        first = args[0]
+        if type(first) is not Tensor or id(first) in self._own:
+            return False
+        base = first._base
+        if base is not None and isinstance(base, nn.Parameter):
+            return False
+        return kind == "other" or (
+            out is not first and isinstance(out, Tensor) and out.shape == first.shape
+        )
+
     def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
-        """Any function of torch that the model called, and what it gave."""
-        if not self._marks and self._is_plain(func, args, out):
-            return
+        """A function of torch that the model called, and what it gave."""
         name = getattr(func, "__name__", "").partition(".")[0]  # an overload: _softmax.default
         if any(kernel in name for kernel in KERNELS):
             self.likely.add(path)
@@ -85,24 +106,6 @@ class Unseen:
             self._saw_softmax(name, args, kwargs, out, path)
         elif self._marks or name in _PAIRS or not args or self._is_own(args[0]) is not False:
             self._saw_other(name, args, kwargs, out, path)
-
-    def _is_plain(self, func: Any, args: tuple, out: Any) -> bool:
-        """Whether it can be passed over at a glance, as most can: it comes by for every function.
-
-        While no scores are followed, a function of an activation is of no interest unless it may
-        make some: products, softmaxes, and pairs that grow by broadcasting.
-        """
-        kind = _KINDS.get(func)
-        if kind is None:
-            kind = _KINDS[func] = _kind(getattr(func, "__name__", "").partition(".")[0])
-        first = args[0] if args else None
-        if kind == "looked at" or type(first) is not Tensor or id(first) in self._own:
-            return False
-        if isinstance(first._base, nn.Parameter):
-            return False
-        return kind == "other" or (
-            out is not first and isinstance(out, Tensor) and out.shape == first.shape
-        )
 
     def _saw_product(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         operands = _tensors((*args, *kwargs.values()))

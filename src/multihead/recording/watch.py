@@ -227,18 +227,17 @@ class _Mode(TorchFunctionMode):
         watch = self.watch
         if watch.busy:
             return func(*args, **kwargs)
-        reader = _READERS.get(func)
-        if reader is not None and (watch.path.name is not None or in_backward()):
+        path = watch.path
+        if func in _READERS and (path.modules or in_backward()):
             builds = torch.is_grad_enabled() and not watch.leaves_no_trace()
             with torch.set_grad_enabled(builds):
-                call = reader(args, kwargs)
+                call = _READERS[func](args, kwargs)
             return watch.handle(call)
-        if func in _PRODUCTS and watch._asking is not None and not kwargs:
+        if watch._asking is not None and func in _PRODUCTS and not kwargs:
             watch.look_for_projection(func, args)
         out = func(*args, **kwargs)
-        path = watch.path.name
-        if path is not None:
-            watch.unseen.saw(func, args, kwargs, out, path)
+        if path.modules and not watch.unseen.passes(func, args, out):
+            watch.unseen.saw(func, args, kwargs, out, path.names[id(path.modules[-1])])
         return out
 
 

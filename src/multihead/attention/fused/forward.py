@@ -170,8 +170,9 @@ def tell(
         tl.store(entropy_at + at, tl.where(entropy < 0, 0.0, entropy), mask=written)
     if DISTANCE:
         tl.store(distance_at + at, far * share, mask=written)
-    if PEAK:
-        tl.store(peak_at + at, peak * share, mask=written)
+    if PEAK:  # rounding may leave it a little above 1; a NaN stays one
+        peak = peak * share
+        tl.store(peak_at + at, tl.where(peak > 1.0, 1.0, peak), mask=written)
     if PEAK_KEY:
         tl.store(peak_key_at + at, best.to(tl.int64), mask=written)
     return out * share[:, None], lse2

@@ -89,18 +89,22 @@ def plain(tensor: Tensor) -> Tensor:
 
 def rows_of(tensor: Tensor, rows: int, dim: int) -> TensorDescriptor:
     """A descriptor by which a kernel reads or writes `rows` of one head at a time."""
+    return TensorDescriptor(tensor, [*tensor.shape], _steps(tensor), [1, 1, rows, dim])
+
+
+def _steps(tensor: Tensor) -> list[int]:
+    """Its strides; those of axes of 1 are made up, for a descriptor wants steps of 16 bytes."""
     step = 16 // tensor.element_size()
-    strides = [s if n > 1 else -(-s // step) * step or step
-               for s, n in zip(tensor.stride()[:-1], tensor.shape, strict=False)]  # fmt: skip
-    return TensorDescriptor(tensor, [*tensor.shape], [*strides, 1], [1, 1, rows, dim])
+    return [*(s if n > 1 else -(-s // step) * step or step
+              for s, n in zip(tensor.stride()[:-1], tensor.shape, strict=False)), 1]  # fmt: skip
 
 
 def tiles_of(tensor: Tensor, rows: int, dim: int) -> object:
     """The same, with the layout that the tile has in shared memory."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as WithLayout
 
-    plain = rows_of(tensor, rows, dim)
-    return WithLayout(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(rows, dim))
+    shape, block = [*tensor.shape], [1, 1, rows, dim]
+    return WithLayout(tensor, shape, _steps(tensor), block, _layout(rows, dim))
 
 
 @functools.cache
@@ -139,7 +143,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
     if tile is None and dims == value_dims in _ON_HOPPER and is_hopper(q.device):
-        return _on_hopper(question, asked)
+        return _on_hopper(question._replace(query=q, key=k, value=v), asked)
     band = question.band
     rows, keys, warps, stages, registers = tile or sizes(
         q.device, max(dims, value_dims), causal=band.right <= 0
@@ -160,7 +164,7 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     """The same by a warp that fetches and groups of warps that compute."""
     from .hopper import hopper_kernel
 
-    q, k, v = (plain(t) for t in question.tensors)
+    q, k, v = question.tensors
     batch, heads, queries, dim = q.shape
     dims, sinks = width(dim), question.sinks
     out = empty_like_rows(q, heads, queries, v.shape[3])

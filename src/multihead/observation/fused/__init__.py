@@ -63,20 +63,18 @@ def look(problem: Problem, statistics: tuple[Statistic, ...], backend: str = "au
 
 
 def _one(statistic: Statistic, told: Told, masses: list[Mass]) -> Tensor:
-    seen = told.lse.detach() != -math.inf
     match statistic:
         case Effective():
             assert told.entropy is not None
-            return told.entropy.exp().masked_fill(~seen, 0.0)
+            return told.entropy.exp().masked_fill(told.lse.detach() == -math.inf, 0.0)
         case Mass():
             assert told.masses is not None
             return told.masses[masses.index(statistic)]
         case MaxScore():  # lse + ln peak; a row on a sink alone has none
             assert told.peak is not None
             score = told.lse.detach() + told.peak.log()
-            return torch.where(seen & (told.peak > 0), score, 0.0)
-    found = getattr(told, statistic.key)
-    return found.clamp(max=1.0) if isinstance(statistic, Peak) else found
+            return torch.where(told.peak > 0, score, 0.0)
+    return getattr(told, statistic.key)
 
 
 def _known(statistic: Statistic) -> bool:
