@@ -1,7 +1,7 @@
-"""The Hopper kernel without a GPU: the interpreter does not know its language, the compiler does.
+"""The Hopper kernels without a GPU: the interpreter does not know their language, the compiler does.
 
-What it computes is tested where there is one, by the same cases as every other kernel
-(test_fused.py); here that it compiles for such a GPU, and to what it is meant to be.
+What they compute is tested where there is one, by the same cases as every other kernel
+(test_fused.py); here that they compile for such a GPU, and to what they are meant to be.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ import torch
 from kernels import DEVICE
 
 # Compiled in a process of its own: this one has Triton's interpreter in the compiler's place.
-COMPILE = """
+FOR_HOPPER = """
 import sys, torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -28,39 +28,66 @@ class Hopper:  # all that a compiler asks of a device
 driver.set_active(Hopper())
 from multihead.attention.fused.hopper import hopper_kernel
 from multihead.attention.fused.launch import tiles_of
+from multihead.observation.fused.hopper import cells_on_hopper
 
-dim, observing = int(sys.argv[1]), sys.argv[2] == "observing"
-q, row = torch.zeros(2, 3, 300, dim, dtype=torch.bfloat16), torch.zeros(2, 3, 300)
+dim = int(sys.argv[1])
+q, row = torch.zeros(2, 3, 512, dim, dtype=torch.bfloat16), torch.zeros(2, 3, 512)
+common = dict(heads=3, group=1, queries=512, keys=512, left=1 << 30, right=0, length=1 << 30,
+              offset=0, scale=0.1, cap=0.0, CAP=False, LENGTHS=False, OFFSETS=False, KEYS=128,
+              DIM=dim, STAGES=3, num_warps=4, grid=(1, 1))
+"""
+ATTENTION = """
+observing = sys.argv[2] == "observing"
 kernel = hopper_kernel.warmup(
-    *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 8,
-    heads=3, group=1, queries=300, keys=300, left=1 << 30, right=0, length=1 << 30, offset=0,
-    scale=0.1, cap=0.0, CAP=False, SINKS=False, LENGTHS=False, OFFSETS=False, ENTROPY=observing,
-    DISTANCE=observing, PEAK=observing, PEAK_KEY=False, ONE_SIDED=True, KEYS=128, DIM=dim,
-    STAGES=3, TURNS=dim == 128, num_warps=4, grid=(1, 1),
+    *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 9, **common, SINKS=False,
+    ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False, FIRST_KEYS=observing,
+    prefix=2, ONE_SIDED=True, TURNS=dim == 128,
 )
+"""
+CELLS = """
+kernel = cells_on_hopper.warmup(
+    *(tiles_of(q, n, dim) for n in (64, 128)), *[row] * 4, **common, cells=8, UNBOUNDED=True,
+    WIDTH=int(sys.argv[2]),
+)
+"""
+TELL = """
 print(kernel.metadata.shared)
 print(kernel.asm["ptx"])
 """
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
-@pytest.mark.parametrize(("dim", "kind"), [(64, "observing"), (128, "plain")])
-def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
+def compiled(kernel: str, *arguments: str, cache) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    environment["TRITON_CACHE_DIR"] = str(cache)
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(dim), kind],
+        [sys.executable, "-c", FOR_HOPPER + kernel + TELL, *arguments],
         env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     shared, _, ptx = done.stdout.partition("\n")
     assert int(shared) <= 232_448  # what a Hopper's multiprocessor has
     assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
+    return ptx
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize(("dim", "kind"), [(64, "observing"), (128, "plain")])
+def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
+    ptx = compiled(ATTENTION, str(dim), kind, cache=tmp_path)
     loops = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
     assert (
         loops.count("1") == 4
     )  # two groups, two loops: scores are awaited, values still on their way
     assert ptx.count("wgmma.mma_async") > 32
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize(("dim", "width"), [(64, 32), (128, 256)])
+def test_the_map_compiles_to_four_groups(dim, width, tmp_path):
+    ptx = compiled(CELLS, str(dim), str(width), cache=tmp_path)
+    products = ptx.count("wgmma.mma_async")
+    assert products == 4 * 2 * dim // 16  # four groups, two loops, steps of 16 numbers
+    assert "atom." not in ptx  # every cell has one writer
 
 
 BANDS = {  # left, right, length of 300 keys, offset of the first of 128 rows

@@ -62,6 +62,15 @@ def test_on_the_way(name):
               slack(statistic, p))  # fmt: skip
 
 
+@pytest.mark.parametrize("keys", [1, 5, 128, 200])
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_what_the_first_keys_have(name, keys):
+    """Asked alone it has a way of its own, where the first keys fit into a tile."""
+    p, first = problem(name), mh.mass(mh.prefix(keys))
+    seen = look(p, (first, find("entropy")), "fused")
+    close(moved(seen.found[first.key]), expected(first, p), first.key, slack(first, p))
+
+
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_swept(name):
     p = problem(name)

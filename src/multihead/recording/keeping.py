@@ -37,7 +37,7 @@ def send() -> None:
     for device, some in _waiting.by_device.items():
         stream = _stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+        with stream:
             sources, rooms = zip(*some, strict=True)
             torch._foreach_copy_(rooms, sources, non_blocking=True)  # type: ignore[attr-defined]
             for source in sources:

@@ -85,14 +85,21 @@ class Unseen:
         if kind == "looked at" or not args:
             return False
         first = args[0]
-        if type(first) is not Tensor or id(first) in self._own:
-            return False
-        base = first._base
-        if base is not None and isinstance(base, nn.Parameter):
-            return False
-        return kind == "other" or (
-            out is not first and isinstance(out, Tensor) and out.shape == first.shape
+        if type(first) is nn.Parameter:  # a norm's weight: what it makes is an activation again
+            return kind == "pair" and len(args) > 1 and self._is_activation(args[1])
+        if type(first) is tuple or type(first) is list:
+            return kind == "other" and bool(first) and all(map(self._is_activation, first))
+        return self._is_activation(first) and (
+            kind == "other"
+            or (out is not first and isinstance(out, Tensor) and out.shape == first.shape)
         )
+
+    def _is_activation(self, tensor: Any) -> bool:
+        """Whether it is surely one, told fast."""
+        if type(tensor) is not Tensor or id(tensor) in self._own:
+            return False
+        base = tensor._base
+        return base is None or not isinstance(base, nn.Parameter)
 
     def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         """A function of torch that the model called, and what it gave."""

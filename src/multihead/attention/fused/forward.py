@@ -28,6 +28,7 @@ from .tile import (
     careful_tiles,
     keys_of,
     load_rows,
+    seen,
     up,
     where_and_how_long,
 )
@@ -96,18 +97,14 @@ def fold(
 
     `side` is 1 where the tile's keys are behind every row, −1 where they are ahead.
     """
-    if CAREFUL:  # one comparison: how far a key is past the first that its row sees
-        low = tl.maximum(place - left, 0)
-        span = tl.minimum(place + right, length - 1) - low
-        low = tl.where(span < 0, 1 << 30, low) - start
-        past = (column[None, :] - low[:, None]).to(tl.uint32, bitcast=True)
-        seen = past <= tl.maximum(span, 0).to(tl.uint32, bitcast=True)[:, None]
-        scores = tl.where(seen, scores, float("-inf"))
+    if CAREFUL:
+        is_seen = seen(start, column, place, left, right, length)
+        scores = tl.where(is_seen, scores, float("-inf"))
     top = tl.max(scores, 1)
     higher = tl.maximum(m, top * factor)
     x = scores * factor - higher[:, None]
     if CAREFUL:
-        x = tl.where(seen, x, NEVER)
+        x = tl.where(is_seen, x, NEVER)
     e = tl.exp2(x)
     fade = tl.exp2(m - higher)
     if PEAK_KEY:

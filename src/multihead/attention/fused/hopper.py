@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .forward import fold, peak_key, start_of, tell, tiles_of_walk, walk_of
-from .tile import LN2, NEVER, NUMBERS, capped, where_and_how_long
+from .tile import LN2, NEVER, NUMBERS, capped, seen, where_and_how_long
 
 # Triton 3.6 knows them by other names than later ones.
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -34,7 +34,7 @@ store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 
 @gluon.jit
 def _fetch(k_at, v_at, ks, vs, bars, batch, kv_head, walk,
-           KEYS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+           FIRST_KEYS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     here, free, _ = bars
     careful, total = tiles_of_walk(walk, KEYS)
     for tile in range(total):
@@ -44,10 +44,15 @@ def _fetch(k_at, v_at, ks, vs, bars, batch, kv_head, walk,
         mbarrier.expect(here.index(stage), k_at.block_type.nbytes + v_at.block_type.nbytes)
         load_tile(k_at, [batch, kv_head, start, 0], here.index(stage), ks.index(stage))
         load_tile(v_at, [batch, kv_head, start, 0], here.index(stage), vs.index(stage))
+    if FIRST_KEYS:  # once more those at the beginning
+        stage, turn = total % STAGES, total // STAGES & 1
+        mbarrier.wait(free.index(stage), turn ^ 1)
+        mbarrier.expect(here.index(stage), k_at.block_type.nbytes)
+        load_tile(k_at, [batch, kv_head, 0, 0], here.index(stage), ks.index(stage))
 
 
 @gluon.jit
-def _score(tile, q, ks, here, STAGES: gl.constexpr, SCORES: gl.constexpr, KEYS: gl.constexpr):
+def score(tile, q, ks, here, STAGES: gl.constexpr, SCORES: gl.constexpr, KEYS: gl.constexpr):
     """The scores of a tile, under way."""
     stage = tile % STAGES
     mbarrier.wait(here.index(stage), tile // STAGES & 1)
@@ -65,7 +70,7 @@ def _begin(
     here, _, turns = bars
     if TURNS:  # while one group folds, the other has the tensor cores
         mbarrier.wait(turns.index(group), tile - 1 & 1)
-    soon = _score(tile, q, ks, here, STAGES, SCORES, KEYS)
+    soon = score(tile, q, ks, here, STAGES, SCORES, KEYS)
     # In halves only here: a loop that carried them so would unpack and pack them again.
     p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
     adding = warpgroup_mma(p, vs.index((tile - 1) % STAGES), out, is_async=True)
@@ -126,14 +131,15 @@ def _fold_plain(
 def _compute(
     group, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
     CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
-    PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, ONE_SIDED: gl.constexpr,
-    KEYS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
+    PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, FIRST_KEYS: gl.constexpr,
+    ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr,
+    TURNS: gl.constexpr,
 ):  # fmt: skip
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
-    batch, head, heads, queries, block, offset, left, right, length, scale, cap = numbers
+    batch, head, heads, queries, block, offset, left, right, length, scale, cap, prefix = numbers
     careful, total = tiles_of_walk(walk, KEYS)
     first_row = block * 128 + group * 64
     rows = first_row + gl.arange(0, 64, ROW)
@@ -146,7 +152,7 @@ def _compute(
     out = gl.zeros([64, DIM], gl.float32, OUT)
 
     mbarrier.wait(q_here.index(group), 0)
-    scores = warpgroup_mma_wait(0, (_score(0, q, ks, bars[0], STAGES, SCORES, KEYS),))
+    scores = warpgroup_mma_wait(0, (score(0, q, ks, bars[0], STAGES, SCORES, KEYS),))
     start = start_of(0, walk, careful, KEYS)
     e, fade, m, weight, ex, far, best = fold(
         capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
@@ -185,16 +191,23 @@ def _compute(
     if SINKS:
         sink = gl.load(sinks_at + head).to(gl.float32) / LN2
     TOLD: gl.constexpr = gl.SliceLayout(1, OUT)
-    rows, m, best = (gl.convert_layout(rows, TOLD), gl.convert_layout(m, TOLD),
-                     gl.convert_layout(best, TOLD))  # fmt: skip
+    m, best = gl.convert_layout(m, TOLD), gl.convert_layout(best, TOLD)
     weight, ex, far = (gl.convert_layout(weight, TOLD), gl.convert_layout(ex, TOLD),
                        gl.convert_layout(far, TOLD))  # fmt: skip
-    out, _ = tell(
-        (batch * heads + head).to(gl.int64) * queries + rows, rows < queries,
+    at = (batch * heads + head).to(gl.int64) * queries + rows
+    written = rows < queries
+    out, lse2 = tell(
+        gl.convert_layout(at, TOLD), gl.convert_layout(written, TOLD),
         out, m, weight, ex, far, best, sink,
         told_at[0], told_at[1], told_at[2], told_at[3], told_at[4],
         SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
     )  # fmt: skip
+    if FIRST_KEYS:  # what the first `prefix` keys have of each row, now that lse is known
+        scores = warpgroup_mma_wait(0, (score(total, q, ks, bars[0], STAGES, SCORES, KEYS),))
+        x = capped(scores, scale, cap, CAP) * factor - gl.convert_layout(lse2, ROW)[:, None]
+        is_seen = seen(0, column, place, left, right, gl.minimum(length, prefix))
+        mass = gl.sum(gl.exp2(gl.where(is_seen, x, NEVER)), 1)
+        gl.store(told_at[5] + at, mass, mask=written)
     q.store(out.to(q.dtype))  # by way of shared memory, where the queries lay
     fence_async_shared()
     store_tile(out_at, [batch, head, first_row, 0], q)
@@ -203,12 +216,12 @@ def _compute(
 
 @gluon.jit(do_not_specialize=NUMBERS)
 def hopper_kernel(
-    q_at, k_at, v_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at,
-    sinks_at, lengths_at, offsets_at,
+    q_at, k_at, v_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at,
+    sinks_at, lengths_at, offsets_at, prefix,
     heads, group, queries, keys, left, right, length, offset, scale, cap,
     CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
-    ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
+    FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
     STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """128 rows of one head, as `forward_kernel`; pointers that are not asked for point anywhere."""
@@ -249,17 +262,18 @@ def hopper_kernel(
         load_tile(q_at, [batch, head, block * 128 + 64 * i, 0], q_here.index(i), qs.index(i))
 
     bars = (here, free, turns)
-    numbers = (batch, head, heads, queries, block, offset, left, right, length, scale, cap)
-    told_at = (lse_at, entropy_at, distance_at, peak_at, peak_key_at)
+    numbers = (batch, head, heads, queries, block, offset, left, right, length, scale, cap, prefix)
+    told_at = (lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at)
     gl.warp_specialize(
         [
             (_compute, (0, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
-                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, ONE_SIDED,
+                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED,
                         KEYS, DIM, STAGES, TURNS)),
             (_compute, (1, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
-                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, ONE_SIDED,
+                        CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED,
                         KEYS, DIM, STAGES, TURNS)),
-            (_fetch, (k_at, v_at, ks, vs, bars, batch, head // group, walk, KEYS, STAGES)),
+            (_fetch, (k_at, v_at, ks, vs, bars, batch, head // group, walk,
+                      FIRST_KEYS, KEYS, STAGES)),
         ],
         [4, 1], [240, 24],  # warps and registers beyond the first group's
     )  # fmt: skip

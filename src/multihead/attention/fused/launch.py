@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..band import Band
+from ..band import FAR, Band
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
@@ -43,6 +43,16 @@ _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better t
 @functools.cache
 def is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+def hopper_takes(device: torch.device, dims: int) -> bool:
+    """Whether heads of that width have kernels of their own on this device."""
+    return dims in _ON_HOPPER and is_hopper(device)
+
+
+def pointers_of(question: Question, spare: Tensor) -> dict:
+    """The numbers of a question for a kernel in Gluon: where there is nothing, a spare pointer."""
+    return {name: spare if n is None else n for name, n in question.numbers.items()}
 
 
 @functools.cache
@@ -142,7 +152,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
-    if tile is None and dims == value_dims in _ON_HOPPER and is_hopper(q.device):
+    if tile is None and dims == value_dims and hopper_takes(q.device, dims):
         return _on_hopper(question._replace(query=q, key=k, value=v), asked)
     band = question.band
     rows, keys, warps, stages, registers = tile or sizes(
@@ -167,17 +177,23 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     q, k, v = question.tensors
     batch, heads, queries, dim = q.shape
     dims, sinks = width(dim), question.sinks
+    # The first keys lie in one tile, which the kernel looks at once more; other bands need a walk.
+    first = asked.masses[0] if len(asked.masses) == 1 else Band()
+    in_sight = first.length <= 128 and (first.left, first.right) == (FAR, FAR)
     out = empty_like_rows(q, heads, queries, v.shape[3])
-    told = Told.empty(out, asked)
+    told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
-    pointers = [told.lse if t is None else t for t in (*told[1:6], sinks)]  # None is not touched
+    pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
     hopper_kernel[(triton.cdiv(queries, 128) * heads, batch)](
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
-        *pointers, **{name: told.lse if n is None else n for name, n in question.numbers.items()},
-        SINKS=sinks is not None, **asked.flags, ONE_SIDED=question.band.right <= 0,
+        *pointers, **pointers_of(question, told.lse),
+        prefix=first.length, FIRST_KEYS=in_sight, SINKS=sinks is not None, **asked.flags,
+        ONE_SIDED=question.band.right <= 0,
         KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128, num_warps=4,
     )  # fmt: skip
-    return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
+    if in_sight or not asked.masses:
+        return told
+    return told._replace(masses=masses(question, told.lse, asked.masses))
 
 
 def _decode(question: Question, asked: Asked) -> Told:

@@ -45,6 +45,16 @@ def inside(ahead, keys, left, right, length):
 
 
 @triton.jit
+def seen(start, column, place, left, right, length):
+    """Which keys of a tile each row sees, by one comparison: how far past the row's first one."""
+    low = tl.maximum(place - left, 0)
+    span = tl.minimum(place + right, length - 1) - low
+    low = tl.where(span < 0, 1 << 30, low) - start
+    past = (column[None, :] - low[:, None]).to(tl.uint32, bitcast=True)
+    return past <= tl.maximum(span, 0).to(tl.uint32, bitcast=True)[:, None]
+
+
+@triton.jit
 def up(number, STEP: tl.constexpr):
     """The next multiple of STEP."""
     return tl.cdiv(number, STEP) * STEP

@@ -20,7 +20,16 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.band import FAR
-from ...attention.fused.launch import INTERPRETED, on_device, plain, rows_of, width
+from ...attention.fused.launch import (
+    INTERPRETED,
+    hopper_takes,
+    on_device,
+    plain,
+    pointers_of,
+    rows_of,
+    tiles_of,
+    width,
+)
 from ...attention.fused.question import Question
 from ...attention.fused.tile import (
     NEVER,
@@ -34,6 +43,8 @@ from ...attention.fused.tile import (
 
 _SIDE = 16 if INTERPRETED else 64  # of a tile
 _AT_ONCE = 2048  # rows whose links are counted together
+# Of the Hopper kernel: rows of a program and of a warp, keys of a tile and of the narrowest cell.
+_ROWS, _PART, _KEYS, _NARROWEST = 256, 16, 128, 8
 
 
 @triton.jit
@@ -155,6 +166,8 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
     q, k = plain(question.query), plain(question.key)
     batch, heads, _, dim = q.shape
     cells = len(edges[0]) - 1
+    if hopper_takes(q.device, width(dim)) and _fits(edges):
+        return _on_hopper(question._replace(query=q, key=k), lse, cells)
     total = q.new_zeros(batch, heads, cells, cells, dtype=torch.float32)
     largest = torch.zeros_like(total)
     longest = [max(1, *(b - a for a, b in pairwise(some))) for some in edges]
@@ -173,6 +186,31 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
         DIM=width(dim), num_warps=4, num_stages=3,
     )  # fmt: skip
     return total, largest
+
+
+def _fits(edges: list[list[int]]) -> bool:
+    """Whether cells are all of one size, which fits to the tiles of the Hopper kernel."""
+    cells = len(edges[0]) - 1
+    (tall, rest), (wide, more) = (divmod(some[-1], cells) for some in edges)
+    whole = wide >= _NARROWEST and (_KEYS % wide == 0 or wide % _KEYS == 0)
+    return not rest and not more and tall % _PART == 0 and tall > 0 and whole
+
+
+def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+    """Every 16 rows by a warp of their own, then those of a cell together."""
+    from .hopper import cells_on_hopper
+
+    q, k = question.query, question.key
+    batch, heads, queries, dim = q.shape
+    dims, parts = width(dim), queries // _PART
+    found = q.new_zeros(2, batch, heads, cells, parts // cells, cells, dtype=torch.float32)
+    cells_on_hopper[(triton.cdiv(queries, _ROWS) * heads, batch)](
+        tiles_of(q, 64, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
+        **pointers_of(question, lse), cells=cells, UNBOUNDED=question.band.left == FAR,
+        WIDTH=k.shape[2] // cells, KEYS=_KEYS, DIM=dims, STAGES=3, num_warps=4,
+    )  # fmt: skip
+    total, largest = found.unbind()
+    return total.sum(3), largest.amax(3)
 
 
 def pairs_of(question: Question, edges: list[list[int]]) -> Tensor:
