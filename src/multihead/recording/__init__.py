@@ -20,6 +20,7 @@ from ..masks import causal, prefix
 from ..observation import asked_statistics, mass
 from ..observation.statistics import Stats
 from .corpus import Corpus, gather_texts
+from .cutting import cut
 from .growing import Growing
 from .inputs import Inputs
 from .keeping import give_back_holes
@@ -29,7 +30,7 @@ from .recorder import Recorder
 from .recording import Recording, decode
 from .store import load
 from .stream import Stream
-from .surgery import ablate, call_model, cut, head_importance, several
+from .surgery import ablate, call_model, head_importance, several
 from .watch import Watch, watching
 
 __all__ = [

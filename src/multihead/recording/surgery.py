@@ -1,7 +1,7 @@
-"""Cut and see: take a head's output away, or some of its links, or ask how much the loss minds.
+"""Take a head's output away, or ask how much the loss minds it.
 
 All of it inside the same interception that records, in any model that `record` sees; a recording
-inside sees what the cut left.
+inside sees what was left. Links of a head are cut in cutting.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..masks import Mask, dense
-from .call import Call, crosses, last_seen
+from .call import Call, crosses
 from .chosen import Chosen, Heads, whole
 from .padding import real_of_call
 from .watch import Hand, Place, watching
@@ -93,68 +92,6 @@ _BY: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "mean": lambda rows, _: rows.mean(0, keepdim=True).expand_as(rows),
     "resample": _resample,
 }
-
-
-@contextlib.contextmanager
-def cut(model: nn.Module, heads: Heads, links: Mask | Tensor) -> Iterator[None]:
-    """Forbid some heads the links inside a mask, inside the with statement.
-
-    What is left of a row is renormalised, as if the mask had never allowed them: softmax over the
-    rest. A row with nothing left gives 0.
-    """
-    links = dense(links) if isinstance(links, Tensor) else links
-    if not isinstance(links, Mask):
-        raise ValueError(
-            f"links are a mask, but a {type(links).__name__} came; give mh.offset(-1), say."
-        )
-    hand = _Cut(Chosen(heads), links)
-    with watching(model, hand):
-        yield
-    hand.chosen.check_met()
-
-
-class _Cut(Hand):
-    recomputes = False
-
-    def __init__(self, chosen: Chosen, links: Mask) -> None:
-        self.chosen, self.links = chosen, links
-        self._rows: dict[Place, int] = {}  # how many each layer has been asked, up to now
-        self._last: dict[Place, Tensor] = {}  # its keys then, where a cache may be at work
-
-    def question(self, place: Place, call: Call) -> Call:
-        heads = self.chosen.of(place, call.query.shape[1])
-        if not heads:
-            return call
-        mine = torch.zeros(1, call.query.shape[1], 1, 1, dtype=torch.bool)
-        mine[:, heads] = True
-        kept = ~(self._placed(place, call) & dense(mine)).to(call.query.device)
-        return call.replace(mask=kept if call.mask is None else call.mask & kept)
-
-    def _placed(self, place: Place, call: Call) -> Mask:
-        """The links where they stand among the keys of this call: a cache may have dropped some."""
-        queries, keys = call.query.shape[2], call.key.shape[2]
-        if queries >= keys or crosses(place, call):
-            self._rows[place] = queries
-            self._last[place] = call.key.detach().clone()
-            return self.links
-        end = last_seen(call)  # keys behind it are empty places of a cache of fixed length
-        dropped = max(0, self._rows.get(place, 0) + queries - end)
-        if dropped and not _slid(call.key, self._last.get(place), end - queries):
-            dropped = 0  # no cache that slides: another text, or rows that read one from elsewhere
-        self._rows[place] = dropped + end
-        self._last[place] = call.key.detach().clone()
-        rows, columns = torch.arange(queries), dropped + torch.arange(keys)
-        return dense(
-            self.links.to(torch.device("cpu")).allows(rows, columns, dropped + end - queries)
-        )
-
-
-def _slid(key: Tensor, last: Tensor | None, same: int) -> bool:
-    """Whether the first keys are the last ones of before; texts may have changed places (beams)."""
-    if last is None or last.shape[2] < same or last.shape[:2] != key.shape[:2]:
-        return False
-    now, before = key[:, :, :same], last[:, :, last.shape[2] - same :]
-    return all(any(torch.equal(one, other) for other in before) for one in now)
 
 
 def head_importance(
