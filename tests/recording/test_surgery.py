@@ -233,6 +233,10 @@ def test_links_stand_where_they_stand_whatever_the_cache(name, kind, links):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     with mh.cut(model, [(0, 1)], links=links):  # another text, in the same with statement or not
         torch.testing.assert_close(model(ids).logits[:, -1], expected)
+        for _ in range(2):  # and another again from an empty cache of the same kind
+            cache = (StaticCache if fixed else DynamicCache)(config=model.config, **fixed)
+            found = model(ids, past_key_values=cache).logits[:, -1]
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 class Watching(torch.nn.Module):

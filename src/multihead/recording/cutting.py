@@ -71,7 +71,8 @@ class _Cut(Hand):
             return self.links
         end = last_seen(call)  # keys behind it are empty places of a cache of fixed length
         dropped = max(0, self._rows.get(place, 0) + queries - end)
-        if dropped and not _slid(call.key, self._last.get(place), end - queries):
+        before = max(0, end - queries)  # keys that were there already
+        if dropped and not (before and _slid(call.key, self._last.get(place), before)):
             dropped = 0  # no cache that slides: another text, or rows that read one from elsewhere
         self._rows[place] = dropped + end
         self._last[place] = call.key.detach().clone()
