@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import attend
-from ..attention.problem import is_mapped
+from ..attention.dense import steps
+from ..attention.problem import is_mapped, pose, without_autocast
 from ..convert import masks_from_torch
 from ..masks import Mask, causal, dense
 from ..observation import observe
@@ -42,6 +43,8 @@ class Call:
     plain: Callable[[], Any] | None = None
     only_plain: bool = False  # whether nothing but that answer will do
     give: Callable[[Tensor], Any] = lambda out: out  # from (batch, heads, query, dim) to its words
+    # The answer with the weights, (batch, heads, query, key), beside it, where they were asked for.
+    give_weights: Callable[[Tensor, Tensor], Any] | None = None
     crosses: bool | None = None  # whether the keys are of another text; None where it is not told
     projection: Tensor | None = None  # W_O, (heads · value_dim, model), where the call holds it
     observing: dict[str, Any] | None = None  # what `observe` was asked beside: statistics, rows
@@ -55,8 +58,16 @@ class Call:
     def attend(self) -> Tensor:
         return attend(self.query, self.key, self.value, dropout=self.dropout, **self.asked)
 
+    def weights(self) -> Tensor:
+        """All of them, before dropout, with their gradient: who asks for the matrix pays for it."""
+        problem = pose(self.query, self.key, self.value, dropout=0.0, **self.asked)
+        with without_autocast(self.query.device.type):
+            return steps(problem).weights.to(problem.query.dtype)
+
     def answered(self, out: Tensor) -> Any:
-        """The answer in the caller's words; statistics are of the weights as they became."""
+        """The answer in the caller's words; weights and statistics are as they became."""
+        if self.give_weights is not None:
+            return self.give_weights(out, self.weights())
         if self.observing is None:
             return self.give(out)
         if self.observing.get("lse") is not None:
@@ -230,16 +241,21 @@ def of_multihead(args: tuple, kwargs: dict) -> Call:
     weight, weight_bias = given["out_proj_weight"], given["out_proj_bias"]
     dropout = given["dropout_p"] if given["training"] else 0.0
 
-    def give(out: Tensor) -> tuple[Tensor, None]:
+    def give(out: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         joined = F.linear(out.permute(2, 0, 1, 3).flatten(2), weight, weight_bias)
-        return (joined if batched else joined[:, 0]), None
+        if weights is not None:
+            weights = weights.mean(1) if given["average_attn_weights"] else weights
+            weights = weights if batched else weights[0]
+        return (joined if batched else joined[:, 0]), weights
 
     def plain() -> tuple[Tensor, Tensor | None]:
         return F.multi_head_attention_forward(*args, **kwargs)
 
     return Call(
         query, key, value, mask=mask, bias=bias, dropout=dropout, give=give, plain=plain,
-        only_plain=bool(given["need_weights"] or dropout), projection=weight.T,
+        give_weights=give if given["need_weights"] else None, projection=weight.T,
+        only_plain=bool(given["need_weights"] or dropout),
+        offset=given["key"].shape[0] - given["query"].shape[0],  # keys of its own stand behind all
         crosses=given["key"] is not given["query"],
     )  # fmt: skip
 

@@ -62,16 +62,21 @@ def _get_interface(self: Any, attn_implementation: str, default: Callable) -> Ca
             return theirs(module, query, key, value, *args, **kwargs)
         call = read(module, query, key, value, *args, **kwargs, eager=name == "eager")
         # Eager attention gives weights too. Who asks for them pays for them.
-        own = call.dropout > 0 or (name == "eager" and _asks_weights(module, kwargs))
+        weighs = name == "eager" and _asks_weights(module, kwargs)
         return answer(
             call.replace(
-                give=lambda out: (out.transpose(1, 2).contiguous(), None),
+                give=_give,
+                give_weights=_give if weighs else None,
                 plain=lambda: theirs(module, query, key, value, *args, **kwargs),
-                only_plain=own,
+                only_plain=call.dropout > 0 or weighs,
             )
         )
 
     return attention
+
+
+def _give(out: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    return out.transpose(1, 2).contiguous(), weights
 
 
 def refuse_drafts() -> None:
