@@ -254,3 +254,64 @@ def test_an_encoder_recorded_by_itself():
     for one, other in zip(alone.heads(), whole.heads(), strict=False):
         for key in ("entropy", "first", "distance"):
             assert one[key] == pytest.approx(other[key], abs=1e-5)
+
+
+def read_and_answer(side="right"):
+    """A torch encoder and decoder, and texts alone and among padding of their own."""
+    torch.manual_seed(0)
+    model = torch.nn.Transformer(24, 4, 2, 2, 48, dropout=0.0, batch_first=True).eval()
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.4)
+    source, text = torch.randn(1, 9, 24), torch.randn(1, 9, 24)
+    hidden = torch.arange(9) < 5 if side == "left" else torch.arange(9) >= 4
+    masks = {
+        "src_key_padding_mask": hidden[None],
+        "memory_key_padding_mask": hidden[None],
+        "tgt_key_padding_mask": (torch.arange(9) >= 7)[None],
+    }
+    ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    alone = {"src": source[:, ~hidden], "tgt": text[:, :7], "tgt_mask": ahead[:7, :7]}
+    return model, alone, {"src": source, "tgt": text, "tgt_mask": ahead, **masks}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_torch_encoder_and_its_decoder_have_padding_of_their_own(side, tmp_path):
+    model, plain, padded = read_and_answer(side)
+    with mh.record(model, stats=STATS) as alone:
+        model(**plain)
+    with mh.record(model, stats=STATS) as among:
+        model(**padded)
+    among.save(tmp_path / "run.heads")
+    moved = 5 if side == "left" else 0
+    for rec in (among, mh.load(tmp_path / "run.heads")):
+        for one, other in zip(alone.heads(), rec.heads(), strict=True):
+            reads = not one["name"].endswith("self_attn") or one["name"].startswith("encoder")
+            assert other["received_top"] == one["received_top"] + (moved if reads else 0)
+            for key in ("entropy", "peak", "first", "received_top_share"):
+                assert other[key] == pytest.approx(one[key], abs=1e-4), (one["name"], key)
+            if one["name"].endswith("self_attn"):  # places in two texts are no distance
+                assert other["distance"] == pytest.approx(one["distance"], abs=1e-4)
+    for one, other in zip(mh.habits(alone), mh.habits(among), strict=True):
+        assert other.broad == pytest.approx(one.broad, abs=1e-4)
+
+
+@torch.no_grad()
+def test_many_texts_of_a_torch_encoder_and_its_decoder():
+    model, plain, padded = read_and_answer()
+    alone, among = mh.record_many(model, [plain]), mh.record_many(model, [padded])
+    for one, other in zip(alone.heads(), among.heads(), strict=True):
+        for key in ("entropy", "peak", "first", "received_top_share"):
+            assert other[key] == pytest.approx(one[key], abs=1e-4), (one["name"], key)
+
+
+@torch.no_grad()
+def test_links_cut_in_one_layer_of_a_stack_make_no_padding():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model, x = torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(1, 6, 8)
+    with mh.cut(model, [(0, 0), (0, 1)], links=mh.prefix(2)), mh.record(model) as rec:
+        model(x)
+    assert rec.real_rows(rec[0]) is None
+    assert rec.heads()[0]["entropy"] == pytest.approx(float(rec[0]["entropy"][0, 0].mean()))

@@ -27,11 +27,12 @@ from .keeping import give_back_holes
 from .layer import Layer
 from .padding import real_of_layers
 from .recorder import Recorder
-from .recording import Recording, decode
+from .recording import Recording
 from .store import load
 from .stream import Stream
 from .surgery import ablate, call_model, head_importance, several
 from .watch import Watch, watching
+from .words import decode
 
 __all__ = [
     "DEFAULT", "Corpus", "Layer", "Recording", "ablate", "cut", "head_importance", "load", "record",

@@ -46,7 +46,40 @@ def real_of_layer(layer: Layer) -> Tensor | None:
 
 def real_of_layers(layers: list[Layer]) -> Tensor | None:
     """The same of a model, where all layers in which a text looks at itself tell the same."""
-    told = [real_of_layer(layer) for layer in layers if not layer.crosses]
+    return _same([real_of_layer(layer) for layer in layers if not layer.crosses])
+
+
+def source_of_layers(layers: list[Layer]) -> Tensor | None:
+    """Which keys of another text some row may see, (batch, key), where all that read it agree."""
+    return _same([_seen_keys(layer) for layer in layers if layer.crosses])
+
+
+def stack_of(name: str) -> str:
+    """The path of the stack that a layer belongs to: all before its number, or of what holds it.
+
+    The layers of one stack read one text. An encoder and a decoder are two.
+
+    >>> stack_of("decoder.layers.1.self_attn"), stack_of("encoder.attn")
+    ('decoder.layers', 'encoder')
+    """
+    parts = name.partition("#")[0].split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[:number])
+
+
+def _seen_keys(layer: Layer) -> Tensor | None:
+    asked = layer.asked(0)
+    mask = asked["mask"]
+    if len(layer.chunks) > 1 or mask is None or not (data := written(mask)[1]):
+        return None
+    every = torch.arange(layer.keys, device=data[0].device)
+    seen = torch.zeros(layer.batch, layer.keys, dtype=torch.bool, device=data[0].device)
+    for rows in torch.arange(layer.queries, device=data[0].device).split(512):
+        seen |= mask.allows(rows, every, asked["offset"]).any(1).any(1)
+    return seen
+
+
+def _same(told: list[Tensor | None]) -> Tensor | None:
     first = told[0] if told else None
     if first is None or not all(one is not None and torch.equal(one, first) for one in told):
         return None

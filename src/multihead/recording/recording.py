@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
 from .damage import broken, told
 from .layer import Layer, of_head
-from .padding import on_first, received
+from .padding import on_first, real_of_layers, received, source_of_layers, stack_of
 
 
 @dataclasses.dataclass
@@ -42,6 +41,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         self._spilled: object = None  # the folder of what was too much for memory
+        self._told: dict[str, Tensor | None] = {}  # padding by stack of layers, as masks tell it
 
     @property
     def texts(self) -> list[Recording]:
@@ -172,10 +172,15 @@ class Recording:
         return counted if real is None else counted & real[:, None]
 
     def real_rows(self, layer: Layer) -> Tensor | None:
-        """Which rows of a layer are no padding, (batch, row); None where all are, or may be."""
+        """Which rows of a layer are no padding, (batch, row); None where all are, or may be.
+
+        Where no text was told, as of models that read no tokens, the masks of its stack tell.
+        """
         encoder = self.about.get("encoder")
         reads = encoder == "" or (encoder and f"{layer.name}.".startswith(f"{encoder}."))
         real = self.source_real if reads else self.real
+        if real is None and encoder is None:
+            real = self._by_masks(layer, "rows")
         if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
             return None
         return real
@@ -185,9 +190,19 @@ class Recording:
         if not layer.crosses:
             return self.real_rows(layer)
         real = self.source_real
+        if real is None and "encoder" not in self.about:
+            real = self._by_masks(layer, "keys")
         if real is None or real.shape != (layer.batch, layer.keys) or bool(real.all()):
             return None
         return real
+
+    def _by_masks(self, layer: Layer, what: str) -> Tensor | None:
+        """An encoder and its decoder have padding of their own, and so has what a decoder reads."""
+        stack = stack_of(layer.name)
+        if (key := f"{what} {stack}") not in self._told:
+            own = [one for one in self.layers if stack_of(one.name) == stack]
+            self._told[key] = real_of_layers(own) if what == "rows" else source_of_layers(own)
+        return self._told[key]
 
     def damaged(self) -> list[str]:
         """The layers in which a weight is not a number, or whose file does not hold what was
@@ -260,36 +275,3 @@ def _mean(value: Tensor, counted: Tensor) -> Tensor:
     value = value if value.ndim == 3 else value.mean(-1)
     total = value.masked_fill(~counted, 0.0).sum((0, 2))
     return total / counted.sum((0, 2)).clamp(min=1)
-
-
-def decode(tokenizer: Any, ids: Tensor | None) -> list[list[str]] | None:
-    """Each token as its own text; a piece of a letter stays visible as what it is."""
-    if tokenizer is None or ids is None:
-        return None
-    return [[_text(tokenizer, token) for token in row] for row in ids.tolist()]
-
-
-def _text(tokenizer: Any, token: int) -> str:
-    if token < 0 or math.isnan(token):
-        return ""
-    text = tokenizer.decode([token])
-    if "\ufffd" in text and hasattr(tokenizer, "convert_ids_to_tokens"):
-        return _bytes(tokenizer.convert_ids_to_tokens(token)) or text
-    return text
-
-
-def _bytes(piece: object) -> str:
-    """A piece of a letter by its bytes, where a tokenizer writes each byte as a letter.
-
-    That is how byte-level vocabularies do it since GPT-2: bytes that print are themselves, the
-    others are counted on from 256.
-
-    >>> _bytes("âĢ")
-    '<E2 80>'
-    """
-    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in prints]
-    known = {chr(b): b for b in prints} | {chr(256 + i): b for i, b in enumerate(others)}
-    if not isinstance(piece, str) or not piece or any(c not in known for c in piece):
-        return ""
-    return f"<{' '.join(f'{known[c]:02X}' for c in piece)}>"
