@@ -230,3 +230,29 @@ def test_an_output_projection_in_other_words(name):
             model(x)
         norms.append(rec.layers[0].output_norm())
     close(norms[1], norms[0], 1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_product_of_what_looks_like_the_first_row_is_no_output_projection(causal):
+    """In causal attention over the values as they came, the first row is the input's."""
+
+    class Gated(Block):
+        def __init__(self):
+            super().__init__(is_causal=causal)
+            self.gate = torch.nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            q, k, _ = self.project(x)
+            v = x.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+            y = sdpa(q, k, v, **self.options).transpose(1, 2).flatten(2)
+            gate = self.gate(x)
+            return self.out(y) * gate
+
+    model, x = stack(Gated()), made(2, TOKENS, WIDTH)
+    with torch.no_grad(), mh.record(model) as rec:
+        model(x)
+    first = next(part for part in model.modules() if isinstance(part, Gated))
+    heads = rec[0].heads
+    v = x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, token, dim)
+    weight = first.out.weight.T.unflatten(0, (heads, -1))
+    close(rec[0].output_norm(), (v @ weight).norm(dim=-1), 1e-4)

@@ -25,6 +25,7 @@ from ..observation import observe
 from .call import Call, of_attend, of_multihead, of_observe, of_sdpa, refuse_mapped, refuse_traced
 from .encoder import as_fast_paths_give
 from .names import Path, in_backward, in_checkpoint
+from .projection import PRODUCTS, projection_in
 from .scripted import refuse_scripted
 from .transformers import borrowed
 from .unseen import Unseen
@@ -35,7 +36,6 @@ _READERS = {
     attend: of_attend,
     observe: of_observe,
 }
-_PRODUCTS = {F.linear, torch.addmm, torch.matmul, Tensor.matmul, Tensor.__matmul__}
 
 
 class Place:
@@ -170,35 +170,17 @@ class Watch:
         return only_look and (hooks is not None or all(hand.beside for hand in self.hands))
 
     def look_for_projection(self, func: Any, args: tuple) -> None:
-        """The first product whose input is the output of attention, heads side by side: W_O."""
+        """Whether a product of the model is the output projection that is awaited."""
         assert self._asking is not None
         place, out = self._asking
-        heads, dim = out.shape[1], out.shape[3]
-        left, weight = args[-2:]
-        if func is F.linear:
-            left, weight = args[0], args[1].T
-        if not isinstance(left, Tensor) or not isinstance(weight, Tensor) or weight.ndim != 2:
-            return
-        if left.shape[-1] != heads * dim or left.dtype != out.dtype or not left.numel():
-            return
-        if _is_same_memory(left, out):  # told at once: a look at its numbers would wait for a GPU
-            self._found(place, weight)
-            return
-        first, ours = left.detach().reshape(-1, heads * dim)[0], out.detach()[0, :, 0].reshape(-1)
-        # Not to the last bit: what the model goes on with may come from a kernel of its own.
-        if bool((first - ours).abs().max() <= 0.01 * ours.abs().max()):
+        weight = projection_in(func, args, out)
+        if weight is not None:
             self._found(place, weight)
 
     def _found(self, place: Place, weight: Tensor) -> None:
         self._asking = None
         for hand in self.hands:
             hand.projected(place, weight.detach())
-
-
-def _is_same_memory(one: Tensor, two: Tensor) -> bool:
-    if not one.is_cuda or torch._C._are_functorch_transforms_active():  # those have no memory
-        return False
-    return one.data_ptr() == two.data_ptr()
 
 
 def _is_finite(out: Tensor) -> bool:
@@ -233,7 +215,7 @@ class _Mode(TorchFunctionMode):
             with torch.set_grad_enabled(builds):
                 call = _READERS[func](args, kwargs)
             return watch.handle(call)
-        if watch._asking is not None and func in _PRODUCTS and not kwargs:
+        if watch._asking is not None and func in PRODUCTS and not kwargs:
             watch.look_for_projection(func, args)
         out = func(*args, **kwargs)
         if path.modules and not watch.unseen.passes(func, args, out):
