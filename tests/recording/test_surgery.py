@@ -69,6 +69,21 @@ def test_a_mean_and_another_row():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("rows", [2, 3, 6])
+def test_no_row_is_its_own_other_row(rows):
+    model, x = One(), torch.randn(1, rows, 4)
+    plain, drawn = model(x)[0], set()
+    for seed in range(20):
+        with mh.ablate(model, [(0, 0)], by="resample", seed=seed):
+            other = model(x)[0]
+        source = (other[:, None] == plain).all(-1).int().argmax(1)
+        assert not (source == torch.arange(rows)).any()
+        assert sorted(source.tolist()) == [*range(rows)]
+        drawn.add(tuple(source.tolist()))
+    assert len(drawn) > 1 or rows == 2  # of which there is one
+
+
+@torch.no_grad()
 def test_cut_links_are_gone_and_the_row_is_made_whole():
     model = llama()
     with mh.record(model) as before:

@@ -84,7 +84,11 @@ class _Ablate(Hand):
 
 
 def _resample(rows: Tensor, random: torch.Generator) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=random).to(rows.device)]
+    """Each row's place taken by another's: the next in a random round, in which none is its own."""
+    order = torch.randperm(len(rows), generator=random)
+    taken = torch.empty_like(order)
+    taken[order] = order.roll(1)
+    return rows[taken.to(rows.device)]
 
 
 _BY: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
