@@ -109,6 +109,31 @@ def test_a_model_that_is_seen_in_part_is_refused(name):
         model(torch.randn(2, 5, 6))
 
 
+def test_attention_by_distances_is_no_less_attention():
+    class Near(nn.Module):
+        def forward(self, x):
+            return (-torch.cdist(x, x)).softmax(-1) @ x
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.near, self.codes = Near(), nn.Parameter(torch.randn(7, 6))
+
+        def forward(self, x):
+            y = nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+            return self.near(y) if self.training else y - self.codes[self.nearest(y)]
+
+        def nearest(self, y):
+            return torch.cdist(y, self.codes).argmin(-1)
+
+    model, x = Both(), torch.randn(2, 5, 6)
+    with torch.no_grad(), pytest.raises(ValueError, match="its own in near"), mh.record(model):
+        model(x)
+    with torch.no_grad(), mh.record(model.eval()) as rec:  # a code that is nearest weighs nothing
+        model(x)
+    assert len(rec.layers) == 1
+
+
 KERNELS = {
     "flex_attention": lambda x: flex_attention(x, x, x),
     "aten": lambda x: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0],

@@ -28,7 +28,7 @@ _SOFTMAX = {"softmax", "special_softmax", "_softmax", "softmin", "gumbel_softmax
             "log_softmax", "special_log_softmax", "_log_softmax"}  # fmt: skip
 _POSITIVE = {"exp", "exp_", "exp2", "special_exp2", "sigmoid", "sigmoid_", "relu", "relu_"}
 _PRODUCTS = {"matmul", "linalg_matmul", "__matmul__", "bmm", "mm", "mv", "inner",
-             "baddbmm", "baddbmm_", "addbmm", "addmm", "einsum"}  # fmt: skip
+             "baddbmm", "baddbmm_", "addbmm", "addmm", "einsum", "cdist"}  # fmt: skip
 _PAIRS = {"mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__"}
 _SUMS = {"sum", "nansum"}
 _ENDS = {"linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm",
@@ -123,7 +123,7 @@ class Unseen:
         owned = [bool(self._is_own(tensor)) for tensor in operands]
         for at, tensor in enumerate(operands):
             mark = self._mark(tensor)
-            if mark is None:
+            if mark is None or name == "cdist":  # which makes scores, but weighs nothing
                 continue
             others = [one for i, one in enumerate(operands) if i != at and not owned[i]]
             equation = args[0] if name == "einsum" else "i,i" if name == "inner" else None
