@@ -237,6 +237,20 @@ def test_a_disk_that_fills_while_recording(tmp_path, monkeypatch):
     assert [layer.index for layer in mh.load(tmp_path).layers] == [0]
 
 
+def test_a_disk_that_fills_with_layers_beyond_memory(monkeypatch):
+    def full(path, write):
+        raise files.cannot_write(path, OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(files, "write_whole", full)
+    model = encoder()
+    with (
+        pytest.raises(OSError, match="No space left .* where TMPDIR says: .* a larger max_bytes"),
+        torch.no_grad(),
+        mh.record(model, max_bytes=1000),
+    ):
+        model(torch.randn(5, 2, 8))
+
+
 def test_a_folder_of_other_things_is_told_of_before_the_model_runs(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds other things"), mh.record(encoder(), to=tmp_path):

@@ -169,5 +169,11 @@ def _sum_of_words(said: Mapping[str, str]) -> str:
 
 def moved_to_disk(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors, written to a file and mapped from it: their memory can be given back."""
-    _write(path, _own(tensors), {"format": FORMAT})  # no sums: it is gone with the process
+    try:
+        _write(path, _own(tensors), {"format": FORMAT})  # no sums: it is gone with the process
+    except OSError as error:
+        raise OSError(
+            f"{error} Layers beyond max_bytes are kept where TMPDIR says: set it to a folder with "
+            "room, or give a larger max_bytes."
+        ) from error
     return dict(OnDisk(path))
