@@ -1,5 +1,6 @@
 """Several at once: records inside one another, models side by side, texts one after another."""
 
+import numpy as np
 import pytest
 import torch
 from architectures import SEEN, build, inputs, maps
@@ -174,3 +175,37 @@ def test_mistakes_are_told():
     ):
         rec.weights(0, 0, by="nrom")
     assert rec["layers.1.self_attn"] is rec[1]
+    for given in (True, 1.0, None):
+        with pytest.raises(ValueError, match=f"there is no layer {given}"):
+            rec[given]
+        with pytest.raises(ValueError, match=f"but {given} came; give one of those whole numbers"):
+            rec.weights(0, given)
+        with pytest.raises(ValueError, match=f"batch .* from 0 to 1, but {given} came"):
+            rec.heatmap(0, 0, batch=given)
+
+
+def test_numbers_as_numpy_and_torch_have_them():
+    model, stats = encoder(), (*mh.recording.DEFAULT, "peak_key", "received_mean")
+    with torch.no_grad(), mh.record(model, stats=stats) as rec:
+        model(torch.randn(2, 5, 8))
+    one, weights, cells = np.int64(1), rec.weights(1, 1, batch=1), rec.heatmap(1, 1, 4, batch=1)
+    assert torch.equal(rec.weights(one, one, batch=one), weights)
+    assert torch.equal(rec.weights(1, torch.tensor(1), batch=np.uint8(1)), weights)
+    assert torch.equal(rec.heatmap(one, one, 4, batch=one).sum, cells.sum)
+    assert rec.heads(batch=one) == rec.heads(batch=1)
+    assert mh.habits(rec, batch=one) == mh.habits(rec, batch=1)
+    corpus = mh.record_many(model, [torch.randn(2, 5, 8)])
+    assert corpus.examples(one, one) == corpus.examples(1, 1)
+    with pytest.raises(ValueError, match="there is no layer True"):
+        corpus.examples(True, 1)
+
+
+def test_the_first_token_by_its_name():
+    model, x = encoder(), torch.randn(2, 5, 8)
+    with torch.no_grad(), mh.record(model) as whole:
+        model(x)
+    for stats in ("first", ("entropy", "first"), ["first"]):
+        with torch.no_grad(), mh.record(model, stats=stats) as rec:
+            model(x)
+        assert torch.equal(rec[1]["first"], whole[1]["first"])
+    assert "first" in mh.record_many(model, [x], stats=("first",)).heads()[0]

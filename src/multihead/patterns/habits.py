@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..recording import Layer, Recording
+from ..recording.chosen import whole
 from ..recording.padding import shares
 
 STATS = ("entropy", "peak_key", "received_mean")
@@ -78,8 +79,10 @@ def habits(rec: Recording, batch: int = 0) -> list[Habit]:
             "stats=(*mh.recording.DEFAULT, 'peak_key', 'received_mean')."
         )
     texts = rec.layers[0].batch
-    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < texts:
+    text = whole(batch)
+    if text is None or not 0 <= text < texts:
         raise ValueError(f"batch must lie from 0 to {texts - 1}, but {batch!r} came.")
+    batch = text
     found = []
     for layer in (one for one in rec.layers if not one.crosses):
         every = rec.real_rows(layer)

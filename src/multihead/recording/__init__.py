@@ -18,7 +18,7 @@ from torch import nn
 
 from ..masks import causal, prefix
 from ..observation import asked_statistics, mass
-from ..observation.statistics import Stats
+from ..observation.statistics import Statistic, Stats
 from .corpus import Corpus, gather_texts
 from .cutting import cut
 from .growing import Growing
@@ -39,7 +39,8 @@ __all__ = [
     "record_many",
 ]  # fmt: skip
 
-DEFAULT = ("entropy", "distance", "peak", mass(prefix(1), name="first"), "received")
+_FIRST = mass(prefix(1), name="first")
+DEFAULT = ("entropy", "distance", "peak", _FIRST, "received")
 
 
 @contextlib.contextmanager
@@ -56,12 +57,13 @@ def record(
 ) -> Iterator[Recording]:
     """Record every attention call of a model inside the with statement.
 
-    `stats` are as in `observe`; `keep_qk` keeps queries and keys too, so that any weight can be
-    had later. Beyond `max_bytes` layers are kept on disk. The model's outputs are what they are
-    without. A model of which a part cannot be seen is refused; `allow_unseen=True` records the
-    rest. `to="run.heads"` writes each layer into that folder as soon as it is finished, so that
-    `mh.load` opens what there is even when the process is killed; at the end the folder is what
-    `rec.save` would write. `progress` is told how many calls have been kept.
+    `stats` are as in `observe`, and `"first"`, the weight on the first token; `keep_qk` keeps
+    queries and keys too, so that any weight can be had later. Beyond `max_bytes` layers are kept on
+    disk, where TMPDIR says. The model's outputs are what they are without. A model of which a part
+    cannot be seen is refused; `allow_unseen=True` records the rest. `to="run.heads"` writes each
+    layer into that folder as soon as it is finished, so that `mh.load` opens what there is even
+    when the process is killed; at the end the folder is what `rec.save` would write. `progress` is
+    told how many calls have been kept.
 
     >>> import multihead as mh, torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -72,7 +74,7 @@ def record(
     (['layers.0.self_attn', 'layers.1.self_attn'], 4)
     """
     _check_given(tokenizer, max_bytes)
-    run = _Run(model, asked_statistics(stats), keep_qk, tokenizer, max_bytes, progress)
+    run = _Run(model, _asked(stats), keep_qk, tokenizer, max_bytes, progress)
     with watching(model, run.recorder) as watch, run.inputs, run.written_to(model, to):
         yield run.recording
     if not allow_unseen:
@@ -95,6 +97,14 @@ def _check_given(tokenizer: Any, max_bytes: Any) -> None:
         )
 
 
+def _asked(stats: Stats) -> tuple[Statistic, ...]:
+    """As `observe` takes them, and the weight on the first token by its name in the table."""
+    stats = (stats,) if isinstance(stats, str) else stats
+    if isinstance(stats, Iterable):
+        stats = tuple(_FIRST if isinstance(s, str) and s == "first" else s for s in stats)
+    return asked_statistics(stats)
+
+
 def record_many(
     model: nn.Module,
     batches: Iterable[Any],
@@ -110,7 +120,7 @@ def record_many(
     is a text. Each head's strongest links are kept as `examples`. `progress` is told how many
     batches are done.
     """
-    asked = {s.key: s for s in asked_statistics(stats)}
+    asked = {s.key: s for s in _asked(stats)}
     wanted = asked | {s.key: s for s in asked_statistics(("peak", "peak_key"))}  # for examples
     # Queries and keys tell what padding gave to a key; like all of a text, until the next one.
     keep_qk = not asked.keys().isdisjoint(("received", "first"))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .chosen import whole
 from .padding import received
 from .recording import Recording
 
@@ -65,8 +66,9 @@ class Corpus:
 
         A layer by its number or its path in the model, as in `rec.weights`.
         """
+        asked = layer if isinstance(layer, str) else whole(layer)
         for index, name, own in self.names:
-            if layer in (index, name) and own == head and not isinstance(head, bool):
+            if asked in (index, name) and own == whole(head):
                 return self.strongest[index, own]
         raise ValueError(
             f"there is no layer {layer!r} with a head {head!r}; see corpus.heads() for all."

@@ -13,6 +13,7 @@ from ..observation.statistics.heatmap import Heat, HeatMap
 from ..observation.sweep import sweep
 from ..observation.tiles import posed
 from ..observation.view import Rows, View, choose_rows
+from .chosen import whole
 from .damage import broken, told
 from .layer import Layer, of_head
 from .padding import on_first, real_of_layers, received, source_of_layers, stack_of
@@ -58,8 +59,9 @@ class Recording:
 
     def layer(self, which: int | str) -> Layer:
         """A layer by its number, in order of first call, or by its path in the model."""
+        asked = which if isinstance(which, str) else whole(which)
         for layer in self.layers:
-            if which in (layer.index, layer.name):
+            if asked in (layer.index, layer.name):
                 return layer
         if not self.layers:
             raise ValueError(
@@ -87,7 +89,7 @@ class Recording:
         2020); `by="value"` p·‖v‖.
         """
         seen = self.layer(layer)
-        _check_head(seen, head, batch)
+        head, batch = _check_head(seen, head, batch)
         if by not in _BY:
             raise ValueError(f"by must be one of {', '.join(map(repr, _BY))}, but {by!r} came.")
         chosen = choose_rows(rows, seen.queries, torch.device("cpu"))
@@ -114,7 +116,7 @@ class Recording:
     def heatmap(self, layer: int | str, head: int, cells: int = 128, *, batch: int = 0) -> HeatMap:
         """One head's whole map in cells × cells: `.sum`, `.largest` weight, `.mean` of `.pairs`."""
         seen = self.layer(layer)
-        _check_head(seen, head, batch)
+        head, batch = _check_head(seen, head, batch)
         gatherer, first = None, 0
         for i, chunk in enumerate(seen.chunks):
             query, key, lse, asked = _one(seen, i, head, batch)
@@ -141,7 +143,7 @@ class Recording:
         found = []
         for layer in self.layers:
             if batch is not None:
-                _check_head(layer, 0, batch)
+                _, batch = _check_head(layer, 0, batch)
             texts = slice(None) if batch is None else slice(batch, batch + 1)
             counted = self.counted(layer)[texts]
             rows = {k: self.of_rows(layer, k) for k, kind in layer.kinds.items() if kind == "row"}
@@ -261,13 +263,18 @@ def _norms(layer: Layer, chunk: int, head: int, batch: int, by: str) -> Tensor:
     return norms[batch, head]
 
 
-def _check_head(layer: Layer, head: int, batch: int) -> None:
+def _check_head(layer: Layer, head: int, batch: int) -> tuple[int, int]:
+    """Both as whole numbers, NumPy's too, that this layer has."""
+    found = []
     for name, given, count in (("head", head, layer.heads), ("batch", batch, layer.batch)):
-        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
+        number = whole(given)
+        if number is None or not 0 <= number < count:
             raise ValueError(
                 f"{name} of layer {layer.index}, {layer.name}, must lie from 0 to {count - 1}, "
-                f"but {given!r} came; choose one of those."
+                f"but {given!r} came; give one of those whole numbers."
             )
+        found.append(number)
+    return found[0], found[1]
 
 
 def _mean(value: Tensor, counted: Tensor) -> Tensor:
