@@ -26,6 +26,20 @@ class Packed(nn.Module):
         return x
 
 
+class Biased(nn.Module):
+    """SDPA with numbers added to its scores."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), bias
+
+    def parts(self, x):
+        return [t.unflatten(-1, (3, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)]
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(*self.parts(x), attn_mask=self.bias)
+
+
 def vectors(batch=2, tokens=TOKENS, seed=0):
     return torch.randn(batch, tokens, WIDTH, generator=torch.Generator().manual_seed(seed))
 
@@ -87,3 +101,18 @@ def train(model, given, steps, watch=None, micro=1):
             records.append(watch.step(loss))
     grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     return losses, grads, [record for record in records if record is not None]
+
+
+def sample(model, given, **options):
+    """The record of one step, looked at in training mode."""
+    with mh.monitor(model, every=1, **options) as watch:
+        loss_of(model, given).backward()
+        return watch.step()
+
+
+def column(record, layer, key):
+    return torch.tensor(record["layers"][layer][key])
+
+
+def close(found, expected, tolerance=2e-5):
+    torch.testing.assert_close(found, expected.float(), atol=tolerance, rtol=1e-4)

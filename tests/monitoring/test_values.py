@@ -4,31 +4,26 @@ import math
 
 import pytest
 import torch
-from torch import nn
-from watched_models import KINDS, TOKENS, WIDTH, Packed, loss_of, train, vectors, watched
+from watched_models import (
+    KINDS,
+    TOKENS,
+    WIDTH,
+    Biased,
+    Packed,
+    close,
+    column,
+    loss_of,
+    sample,
+    train,
+    vectors,
+    watched,
+)
 
 import multihead as mh
-from multihead.attention.problem import pose
 from multihead.monitoring import picture
-from multihead.monitoring.allowed import document_starts
 from multihead.monitoring.looking import sample_rows
 
 STATS = ("max_score", "entropy", "peak", mh.mass(mh.prefix(1)), "distance")
-
-
-def sample(model, given, **options):
-    """The record of one step, looked at in training mode."""
-    with mh.monitor(model, every=1, **options) as watch:
-        loss_of(model, given).backward()
-        return watch.step()
-
-
-def column(record, layer, key):
-    return torch.tensor(record["layers"][layer][key])
-
-
-def close(found, expected, tolerance=2e-5):
-    torch.testing.assert_close(found, expected.float(), atol=tolerance, rtol=1e-4)
 
 
 def recorded(model, given, stats):
@@ -156,20 +151,6 @@ def test_padding_counts_nowhere(front):
             close(column(two, layer, key), column(one, layer, key), 1e-4)
 
 
-class Biased(nn.Module):
-    """SDPA with numbers added to its scores."""
-
-    def __init__(self, bias):
-        super().__init__()
-        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), bias
-
-    def parts(self, x):
-        return [t.unflatten(-1, (3, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)]
-
-    def forward(self, x):
-        return nn.functional.scaled_dot_product_attention(*self.parts(x), attn_mask=self.bias)
-
-
 def test_a_bias_that_forbids_leaves_fewer_keys():
     later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
     slope = -0.1 * (torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)).abs()
@@ -193,31 +174,6 @@ def test_a_score_is_what_it_was_where_a_bias_stands_far_from_0():
         seen = mh.observe(*model.parts(x), bias=model.bias, stats=("max_score",), offset=0)
     close(column(record, 0, "max_score"), seen.max_score.amax((0, 2)), 2e-3)
     assert column(record, 0, "max_score")[2] > 3900
-
-
-def starts(mask, tokens=8):
-    q = torch.zeros(1, 1, tokens, 4)
-    asked = {"bias": None, "scale": None, "softcap": None, "sinks": None, "offset": 0}
-    found = document_starts(pose(q, q, q, mask=mask, dropout=0.0, **asked))
-    return None if found is None else found[0].tolist()
-
-
-def test_where_a_document_begins():
-    ids = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
-    own = [0, 0, 0, 3, 3, 5, 5, 5]
-    assert starts(mh.causal() & mh.documents(ids)) == starts(mh.documents(ids)) == own
-    assert starts(mh.causal() & mh.documents(ids) & mh.window(2)) == own
-    assert starts(mh.causal()) is starts(None) is starts(mh.causal() & mh.window(3)) is None
-    assert starts(mh.causal() & mh.padding([5])) is None
-    rows = torch.arange(8)
-    steps = (rows[:, None] - rows) % 2 == 0  # itself, two before, four before, …: no documents
-    assert starts(mh.causal() & mh.dense(steps)) == [0, 1, 1, 1, 1, 1, 1, 1]
-    pads = (rows > 2)[None, :] & (rows > 2)[:, None]  # three in front, which see nothing
-    assert starts(mh.causal() & mh.dense(pads)) == [0, 0, 0, 3, 3, 3, 3, 3]
-    lone = pads | torch.eye(8, dtype=torch.bool)  # or themselves
-    assert starts(mh.causal() & mh.dense(lone)) == [0, 1, 2, 3, 3, 3, 3, 3]
-    later = torch.ones(8, 8, dtype=torch.bool).triu(1)  # rows that never see themselves
-    assert starts(mh.dense(later)) is None
 
 
 def test_quantiles_and_the_worst_are_of_the_numbers():

@@ -24,17 +24,12 @@ _BLOCK = 128  # rows whose own keys, and those before, are read from one square
 def keys_allowed(problem: Problem, rows: Int[Tensor, "row"]) -> Int[Tensor, "#batch #heads row"]:
     """How many keys each of some rows may see."""
     keys = torch.arange(problem.key.shape[2], device=rows.device)
-    bias = problem.bias if isinstance(problem.bias, Tensor) else None
-    if problem.mask is None and bias is None:
+    if problem.mask is None and not isinstance(problem.bias, Tensor):
         return rows.new_full((1, 1, len(rows)), len(keys))
-    counts = []
-    for some in rows.split(_AT_ONCE):
-        allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
-        if problem.mask is not None:
-            allowed = problem.mask.allows(some, keys, problem.offset)
-        if bias is not None:
-            allowed = allowed & ~forbids(bias if bias.shape[2] == 1 else bias[:, :, some])
-        counts.append(allowed.expand(-1, -1, len(some), len(keys)).sum(-1))
+    counts = [
+        _allowed(problem, some, keys).expand(-1, -1, len(some), len(keys)).sum(-1)
+        for some in rows.split(_AT_ONCE)
+    ]
     return torch.cat(counts, dim=-1)
 
 
@@ -81,27 +76,47 @@ def document_starts(problem: Problem) -> Int[Tensor, "#batch tokens"] | None:
     """Where the document of each token begins; None where that is key 0 for all, or not told.
 
     A document's first token sees itself, and nothing before: so say `documents`, padding in front,
-    and bits that some model made of either. A window alone makes no documents.
+    and bits or a bias that some model made of either. A window alone makes no documents.
     """
-    tokens, mask = problem.key.shape[2], problem.mask
+    tokens = problem.key.shape[2]
     moved = not isinstance(problem.offset, int) or problem.offset != 0
-    if mask is None or moved or problem.query.shape[2] != tokens or not written(mask)[1]:
+    told = written(problem.mask)[1] or isinstance(problem.bias, Tensor)
+    if not told or moved or problem.query.shape[2] != tokens:
         return None
     every = torch.arange(tokens, device=problem.query.device)
-    first = torch.cat([_sees_itself_alone(mask, some, tokens) for some in every.split(_BLOCK)], 1)
+    first = torch.cat([_sees_itself_alone(problem, some) for some in every.split(_BLOCK)], 1)
     # Of these few, those that see nothing further back either.
     for some in first.any(0).nonzero()[:, 0].split(_BLOCK):
-        seen = mask.allows(some, every, 0).any(1).expand(-1, len(some), tokens)
+        seen = _seen(problem, some, every)
         first[:, some] &= ~(seen & (every < some[:, None])).any(-1)
     starts = torch.where(first, every, 0).cummax(1).values
     return starts if bool(starts.any()) else None
 
 
-def _sees_itself_alone(mask: Mask, rows: Tensor, tokens: int) -> Tensor:
+def _sees_itself_alone(problem: Problem, rows: Tensor) -> Tensor:
     """Which rows see themselves and not the token before, (batch, row)."""
     before = int(rows[0]) - 1
     keys = torch.arange(max(before, 0), int(rows[-1]) + 1, device=rows.device)
-    seen = mask.allows(rows, keys, 0).any(1).expand(-1, len(rows), len(keys))
+    seen = _seen(problem, rows, keys)
     own = keys == rows[:, None]  # (row, key)
     last = keys == rows[:, None] - 1
     return (seen & own).any(-1) & ~(seen & last).any(-1)
+
+
+def _seen(problem: Problem, rows: Tensor, keys: Tensor) -> Bool[Tensor, "#batch row key"]:
+    """Which keys some head may see."""
+    return _allowed(problem, rows, keys).any(1).expand(-1, len(rows), len(keys))
+
+
+def _allowed(
+    problem: Problem, rows: Tensor, keys: Tensor
+) -> Bool[Tensor, "#batch #heads #row #key"]:
+    """Who may look at whom, of some rows and keys: what a bias forbids is hidden as well."""
+    allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
+    if problem.mask is not None:
+        allowed = problem.mask.allows(rows, keys, problem.offset)
+    if isinstance(bias := problem.bias, Tensor):
+        row = rows[:, None] if bias.shape[2] > 1 else rows.new_zeros(1, 1)
+        key = keys if bias.shape[3] > 1 else keys.new_zeros(1)
+        allowed = allowed & ~forbids(bias[:, :, row, key])
+    return allowed
