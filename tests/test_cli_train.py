@@ -221,6 +221,27 @@ def test_a_run_that_goes_on_looks_at_each_step_once(here):
     assert steps_of(here / "run") == [0, 2, 4, 6, 8, 10, 12]
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("heads.jsonl", '{"epoch": 1}', "heads.jsonl has a line that no monitor wrote"),
+        ("heads.jsonl", None, "heads.jsonl cannot be read: Is a directory"),
+        ("losses.jsonl", '{"step": 1, "loss": 3}', "run is not a run: it holds losses.jsonl"),
+    ],
+)
+def test_a_refusal_writes_nothing(here, name, line, said):
+    (here / "run").mkdir()
+    if line is None:
+        (here / "run" / name).mkdir()
+    else:
+        (here / "run" / name).write_text(line + "\n")
+    result = call("train", "names", "--config", "tiny.toml", "-o", "run")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert [p.name for p in (here / "run").iterdir()] == [name]
+    assert line is None or (here / "run" / name).read_text() == line + "\n"
+
+
 def test_watching_shows_the_heads(here):
     (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
     result = call("train", "names", "--config", "tiny.toml", "--watch", "-o", "run")

@@ -83,6 +83,37 @@ def test_a_folder_of_something_else_is_said_to_be_no_run(tmp_path, content, said
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
 
 
+@pytest.mark.parametrize("name", ["losses.jsonl", "checkpoint.safetensors"])
+def test_files_of_something_else_are_not_written_over(tmp_path, name):
+    (tmp_path / name).write_text('{"step": 1, "loss": 3}\n')
+    with pytest.raises(ValueError, match=f"is not a run: it holds {name} and no config.json"):
+        Trainer(TINY, tmp_path).train()
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"step": 1, "loss": 3}\n'
+
+
+@pytest.mark.parametrize("line", ['{"epoch": 1}', "[1]", "3", "step loss", '{"step": "one"}'])
+def test_losses_of_something_else_in_the_folder_of_a_run(tmp_path, line):
+    with pytest.raises(Stop):
+        Trainer(TINY, tmp_path).train(stop_at(7))
+    with (tmp_path / "losses.jsonl").open("a") as file:
+        file.write(line + "\n")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"losses.jsonl has a line that multihead train did not"):
+        Trainer(TINY, tmp_path).train()
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert [told["step"] for told in Run(tmp_path).lines()] == [3, 6]
+
+
+def test_losses_that_cannot_be_read_are_a_line(tmp_path):
+    with pytest.raises(Stop):
+        Trainer(TINY, tmp_path).train(stop_at(7))
+    (tmp_path / "losses.jsonl").unlink()
+    (tmp_path / "losses.jsonl").mkdir()
+    with pytest.raises(ValueError, match=r"losses.jsonl cannot be read: Is a directory; give"):
+        Trainer(TINY, tmp_path).train()
+
+
 def test_a_run_of_before_there_was_a_setting_goes_on(tmp_path):
     with pytest.raises(Stop):
         Trainer(TINY, tmp_path).train(stop_at(7))

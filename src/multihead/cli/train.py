@@ -124,6 +124,21 @@ class _Heads:
         self.trainer, self.folder, self.warned = trainer, folder, []
         self._monitor: Monitor | None = None
         self._screen = _screen() if watch else None
+        self._check_own()
+
+    def _check_own(self) -> None:
+        """Refuse lines that no monitor wrote, before anything of the run stands beside them."""
+        from ..monitoring import read_lines
+
+        if not (self.folder / "heads.jsonl").exists():
+            return
+        try:
+            read_lines(self.folder)
+        except OSError as error:
+            raise ValueError(
+                f"{self.folder}/heads.jsonl cannot be read: {error.strerror or error}; give "
+                "another --out."
+            ) from None
 
     def begin(self) -> None:
         """Once it is known which step comes next: samples from there on are made anew."""

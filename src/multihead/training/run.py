@@ -41,7 +41,7 @@ class Run:
         """Ours alone, with these settings; what another run left there is not touched."""
         from filelock import FileLock, Timeout  # torch needs it too
 
-        self._known()  # a folder that is no run's gets no lock either
+        self._check_own()  # a folder that is no run's gets no lock either
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.folder / LOCK)
@@ -82,17 +82,38 @@ class Run:
 
     def lines(self) -> list[dict[str, Any]]:
         """The losses so far; a line that a kill cut short is left out."""
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.losses.read_text("utf-8", "replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+        return [line for line in map(_read, self._written()) if line is not None]
+
+    def _written(self) -> list[bytes]:
+        try:
+            return self.losses.read_bytes().splitlines(keepends=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ValueError(
+                f"{self.losses} cannot be read: {error.strerror or error}; give another folder."
+            ) from None
 
     def go_back_to(self, step: int) -> None:
         """Forget the lines behind a step: they come again."""
         kept = [line for line in self.lines() if line["step"] <= step]
         put(self.losses, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def _check_own(self) -> None:
+        """Refuse what a run would overwrite and no run wrote; nothing is written before that."""
+        if self._known() is None:
+            strange = next((p for p in (self.checkpoint, self.losses) if p.exists()), None)
+            if strange is not None:
+                raise ValueError(
+                    f"{self.folder} is not a run: it holds {strange.name} and no {CONFIG}, and a "
+                    "run would write over it; give another folder."
+                )
+        for line in self._written():
+            if line.endswith(b"\n") and _read(line) is None:
+                raise ValueError(
+                    f"{self.losses} has a line that multihead train did not write, {line[:40]!r}; "
+                    "move that file away, or give another folder."
+                )
 
     def _known(self) -> Settings | None:
         """The settings in the folder, if any; those that came later are as they always were."""
@@ -132,3 +153,12 @@ class Run:
                 f"{self.folder} holds a run with {first} {was[first]!r}, and {now[first]!r} "
                 "came; give another --out, or the same settings to go on with it."
             )
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """A line of losses; None where it is none, or was cut short."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) and type(told.get("step")) is int else None
