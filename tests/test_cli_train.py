@@ -13,9 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from multihead import cli
-from multihead.cli.train import _Heads
-from multihead.monitoring import read_lines
-from multihead.training import Settings, Trainer, settings
+from multihead.training import Settings, settings
 
 TINY = "d_model = 8\nnum_heads = 2\nnum_layers = 1\nrows = 8\nsteps = 12\ncheckpoint_every = 4\n"
 
@@ -183,63 +181,6 @@ def test_ctrl_c_is_one_line_and_the_run_goes_on(here):
     from multihead.training import read_model
 
     assert read_model(checkpoint)[0].config.d_model == 8
-
-
-def steps_of(folder):
-    return [line["step"] for line in read_lines(folder)]
-
-
-def test_heads_are_looked_at_on_the_way_and_can_be_played(here):
-    (here / "tiny.toml").write_text(TINY + "heads_every = 4\n")
-    assert call("train", "names", "--config", "tiny.toml", "-o", "run").exit_code == 0
-    assert steps_of(here / "run") == [0, 4, 8, 12]  # the model that came of it too
-    assert len([*(here / "run/maps").iterdir()]) == 4
-    before = (here / "run/heads.jsonl").read_bytes()
-    assert call("train", "--resume", "run").exit_code == 0  # which is finished
-    assert (here / "run/heads.jsonl").read_bytes() == before
-    played = call("look", "--run", "run", "--get", "/run.json")
-    assert played.exit_code == 0
-    told = json.loads(played.stdout)
-    assert told["steps"] == told["maps"] == [0, 4, 8, 12]
-
-
-def test_a_run_that_goes_on_looks_at_each_step_once(here):
-    (here / "tiny.toml").write_text(TINY + "heads_every = 2\n")
-    trainer = Trainer(settings.preset("names-small").of(settings.read_toml(here / "tiny.toml")),
-                      here / "run")  # fmt: skip
-    heads = _Heads(trainer, here / "run", watch=False)
-
-    def stop(done):
-        heads(done)
-        if done.step == 7:  # behind the checkpoint of step 4
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), heads.looked_at():
-        trainer.train(stop, at_start=heads.begin)
-    assert steps_of(here / "run") == [0, 2, 4, 6]
-    assert call("train", "--resume", "run").exit_code == 0
-    assert steps_of(here / "run") == [0, 2, 4, 6, 8, 10, 12]
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "said"),
-    [
-        ("heads.jsonl", '{"epoch": 1}', "heads.jsonl has a line that no monitor wrote"),
-        ("heads.jsonl", None, "heads.jsonl cannot be read: Is a directory"),
-        ("losses.jsonl", '{"step": 1, "loss": 3}', "run is not a run: it holds losses.jsonl"),
-    ],
-)
-def test_a_refusal_writes_nothing(here, name, line, said):
-    (here / "run").mkdir()
-    if line is None:
-        (here / "run" / name).mkdir()
-    else:
-        (here / "run" / name).write_text(line + "\n")
-    result = call("train", "names", "--config", "tiny.toml", "-o", "run")
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert [p.name for p in (here / "run").iterdir()] == [name]
-    assert line is None or (here / "run" / name).read_text() == line + "\n"
 
 
 def test_watching_shows_the_heads(here):

@@ -158,3 +158,13 @@ def test_a_held_out_loss_that_is_not_finite_is_not_written(tmp_path, monkeypatch
         trainer.train()
     assert saving.read(tmp_path / "checkpoint.safetensors")[1]["step"] == 5
     assert "NaN" not in (tmp_path / "losses.jsonl").read_text()
+
+
+def test_the_next_loss_takes_no_batch_and_no_random_number(tmp_path):
+    one, two = (Trainer(TINY.of({"dropout": 0.5}), tmp_path / name) for name in "ab")
+    found = []
+    one.train(lambda done: found.append(one.next_loss()))
+    two.train()
+    assert len({*found}) == 11
+    files = [tmp_path / name / "checkpoint.safetensors" for name in "ab"]
+    assert files[0].read_bytes() == files[1].read_bytes()

@@ -142,6 +142,10 @@ class _Heads:
 
     def begin(self) -> None:
         """Once it is known which step comes next: samples from there on are made anew."""
+        from ..monitoring import forget
+
+        if self.trainer.begins_again:
+            forget(self.folder)
         if self.trainer.step < self.trainer.settings.steps:  # else all was looked at
             self._monitor = self._watch(self.trainer.settings.heads_every)
 

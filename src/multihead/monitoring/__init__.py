@@ -15,13 +15,13 @@ from ..recording.scripted import refuse_scripted
 from ..recording.watch import check_model
 from .floor import EntropyFloor, entropy_floor
 from .history import HeadWarning
-from .receivers import read_lines, receivers_of
+from .receivers import forget, read_lines, receivers_of
 from .sampling import Monitor
 from .summary import picture
 
 __all__ = [
-    "DEFAULT", "EntropyFloor", "HeadWarning", "Monitor", "entropy_floor", "monitor", "picture",
-    "read_lines",
+    "DEFAULT", "EntropyFloor", "HeadWarning", "Monitor", "entropy_floor", "forget", "monitor",
+    "picture", "read_lines",
 ]  # fmt: skip
 
 DEFAULT = ("max_score", "entropy", "peak", mass(prefix(1)))

@@ -234,3 +234,11 @@ def read_lines(path: str | os.PathLike) -> list[Record]:
     whole = path.read_bytes()
     lines: Iterable[bytes] = whole[: whole.rfind(b"\n") + 1].splitlines()
     return [_read(line, path) for line in lines]
+
+
+def forget(folder: Path) -> None:
+    """Take away the lines and maps of a run that is begun again, and will say all of it anew."""
+    (folder / LINES).unlink(missing_ok=True)
+    for path in (folder / MAPS).glob("*.safetensors"):
+        if path.stem.isdecimal():
+            path.unlink()

@@ -35,6 +35,7 @@ class Run:
         self.folder = folder
         self.checkpoint = folder / CHECKPOINT
         self.losses = folder / LOSSES
+        self.had_begun = False  # before it was opened
 
     @contextlib.contextmanager
     def opened(self, settings: Settings, command: str) -> Iterator[Run]:
@@ -140,6 +141,7 @@ class Run:
     def _agree(self, settings: Settings, command: str) -> None:
         """The settings are those of the run that is there; else it is a new one."""
         now, known = dataclasses.asdict(settings.placed()), self._known()
+        self.had_begun = known is not None
         if known is None:
             about = {"settings": now, "command": command, "torch": torch.__version__,
                      "python": platform.python_version()}  # fmt: skip

@@ -1,6 +1,7 @@
 """Training: AdamW, warm-up and cosine, clipping; stopped at any moment, it goes on bit for bit.
 
     for each step:   batch → loss → gradients → all numbers finite? → clip → AdamW → after_step
+                     → checkpoint, each so many
 
 What is not finite is found before the weights move, and weights that a step threw out of range
 before they are measured or written, so that every checkpoint is a good one.
@@ -84,12 +85,19 @@ class Trainer:
     ) -> None:
         """All steps that are left, those of a checkpoint in the folder being done.
 
-        `at_start` is called once it is known where the run goes on, before the first step.
+        `at_start` is called once it is known where the run goes on, before the first step;
+        `after_step` before a checkpoint says that its step is done: killed in between, a run
+        comes by there once more, and what was written of it is never missing.
         """
         with contextlib.nullcontext() if self._run is None else self._opened(self._run, command):
             if at_start is not None:
                 at_start()
             self._train(after_step)
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether this very run was stopped before its first checkpoint: it says all anew."""
+        return self._run is not None and self._run.had_begun and self.step == 0
 
     @contextlib.contextmanager
     def _opened(self, run: Run, command: str) -> Iterator[None]:
@@ -110,12 +118,13 @@ class Trainer:
                 done = Step(self.step, self.settings.steps, loss, lr, speed.now, held_out)
                 self._log(done)
                 self._recent = [] if self._is_time("log_every") else self._recent
-                if self._run is not None and self._is_time("checkpoint_every"):
-                    self._save()
                 if after_step is not None:
                     speed.pause()
                     after_step(done)
                     speed.go_on()
+                # Last: killed before this, the step is done again, and what it told as well.
+                if self._run is not None and self._is_time("checkpoint_every"):
+                    self._save()
         self.model.eval()
 
     def _one_step(self, lr: float) -> tuple[float, int]:
@@ -155,11 +164,13 @@ class Trainer:
         return total / count
 
     def next_loss(self) -> float:
-        """The loss on the batch that would come next, with nothing learnt and no batch taken."""
+        """The loss on the batch that would come next, with nothing learnt, no batch taken and no
+        random number used up."""
         position = self.data.position()
         ids, targets = self.data.next()
         self.data.go_to(position)
-        return self._loss(ids, targets).item()
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            return self._loss(ids, targets).item()
 
     # ── what is kept
 
