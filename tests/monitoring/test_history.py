@@ -124,3 +124,49 @@ def test_a_run_that_goes_on_remembers(tmp_path):
     collapse(model, head=1)
     with pytest.warns(mh.HeadWarning, match="blocks.1, head 1"):
         run(3, 10)
+
+
+class OneKey(torch.nn.Module):
+    """Every row may look at one token of another text: it has no choice."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([mh.MultiHeadAttention(WIDTH, 3)])
+
+    def forward(self, x):
+        return self.blocks[0](x, x[:, :1])
+
+
+def steps_of(model, watch, steps=1):
+    for _ in range(steps):
+        loss_of(model, {"x": vectors()}).backward()
+        record = watch.step()
+    return record
+
+
+def test_rows_of_one_key_have_no_entropy_and_no_warning(recwarn):
+    model, records = OneKey(), []
+    record = steps_of(model, mh.monitor(model, every=1, to=records.append), 12)
+    assert not [one for one in recwarn if issubclass(one.category, mh.HeadWarning)]
+    assert not any(record["warnings"] for record in records)
+    (layer,) = record["layers"]
+    assert layer["entropy"] == [None] * 3
+    assert layer["undefined"] == {"entropy": [0, 1, 2]}
+    assert layer["peak"] == [1.0] * 3
+    assert record["quantiles"]["entropy"] == [[None] * 5]
+
+
+@pytest.mark.parametrize("stats", [("entropy",), ("max_score",), ("entropy", "max_score")])
+def test_what_is_no_number_is_told_where_rows_have_one_key_too(stats, tmp_path):
+    model = OneKey()
+    with mh.monitor(model, every=1, stats=stats, to=tmp_path) as watch:
+        steps_of(model, watch, 3)
+    with torch.no_grad():
+        model.blocks[0].qkv.weight[:4] = torch.nan  # the first head's queries
+    with mh.monitor(model, every=1, stats=stats, to=tmp_path, step=3) as watch:  # and goes on
+        with pytest.warns(mh.HeadWarning, match="head 0: at step 3 .* is not a number") as said:
+            record = steps_of(model, watch)
+        assert len(said) == len(stats)
+        assert record["layers"][0].get("undefined", {}) == (
+            {"entropy": [1, 2]} if "entropy" in stats else {}
+        )

@@ -39,9 +39,12 @@ def relative(
     rows: Int[Tensor, "row"],
     counted: Bool[Tensor, "batch heads row"],
 ) -> tuple[Float[Tensor, "heads"], Int[Tensor, "heads"]]:
-    """Σ over rows of entropy / ln keys allowed, and how many rows those are: of one key, none."""
+    """Σ over rows of entropy / ln keys allowed, and how many rows those are.
+
+    A row of one key has no choice, and counts only where what came of it is no number.
+    """
     allowed = keys_allowed(problem, rows)
-    counted = counted & (allowed > 1)
+    counted = counted & ((allowed > 1) | entropy.isnan())
     shares = entropy / allowed.clamp(min=2).log()
     return shares.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2))
 

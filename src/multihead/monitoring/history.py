@@ -50,7 +50,10 @@ class History:
         found = []
         for layer, told in enumerate(record["layers"]):
             for key in (key for key in JUDGED if key in told):
+                undefined = told.get("undefined", {}).get(key, ())
                 for head, value in enumerate(told[key]):
+                    if head in undefined:  # no row of it has one: neither well nor ill
+                        continue
                     past = self._past.setdefault((told["name"], key, head), _Past(JUDGED[key]))
                     if (left := past.judge(value)) is not None:
                         where = {"layer": layer, "name": told["name"], "head": head}

@@ -37,7 +37,8 @@ class Seen(NamedTuple):
     """What was measured of a layer: a number for each statistic and head, and perhaps its map."""
 
     name: str
-    values: Float[Tensor, "statistics heads"]  # NaN where no row has one
+    values: Float[Tensor, "statistics heads"]  # NaN where no row has one, or one has NaN
+    rows: Int[Tensor, "statistics heads"]  # that each is of: of 0 rows there is no such number
     maps: dict[str, Float[Tensor, "heads cells cells"]]  # of the first text: largest, mean
 
 
@@ -85,7 +86,7 @@ class Looker(Hand):
             layer = _Layer(calmed(firm), alone(lse), real_of_call(call), moved)
             rows = sample_rows(layer.every.numel(), self.rows, self.seed).to(lse.device)
             self.layers[place.index] = Seen(
-                place.name, layer.measure(asked, rows, told), layer.pooled() if self.maps else {}
+                place.name, *layer.measure(asked, rows, told), layer.pooled() if self.maps else {}
             )
 
     def _of_documents(self, problem: Problem) -> tuple[Statistic, ...]:
@@ -119,15 +120,18 @@ class _Layer:
 
     def measure(
         self, asked: tuple[Statistic, ...], rows: Tensor, told: dict[str, Tensor]
-    ) -> Float[Tensor, "statistics heads"]:
-        """The largest `max_score` of all rows, and the mean of all else over the rows chosen."""
-        found, values = self._gather(asked, rows, told), []
+    ) -> tuple[Float[Tensor, "statistics heads"], Int[Tensor, "statistics heads"]]:
+        """The largest `max_score` of all rows, and the mean of all else over the rows chosen;
+        and of how many rows each is."""
+        found, values, counts = self._gather(asked, rows, told), [], []
         for statistic in asked:
             value = found[statistic.key]
             assert isinstance(value, Tensor)
             top = isinstance(statistic, MaxScore)
-            values.append(self._largest(value) if top else self._mean(statistic, value, rows))
-        return torch.stack(values)
+            value, count = self._largest(value) if top else self._mean(statistic, value, rows)
+            values.append(value)
+            counts.append(count)
+        return torch.stack(values), torch.stack(counts)
 
     def _gather(
         self, asked: tuple[Statistic, ...], rows: Tensor, told: dict[str, Tensor]
@@ -148,18 +152,18 @@ class _Layer:
         part = dataclasses.replace(self.problem, query=self.problem.query[:, :, rows])
         return View(part, self.lse[:, :, rows], rows, len(self.every))
 
-    def _largest(self, scores: Tensor) -> Tensor:
+    def _largest(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         scores = scores if self.moved is None else scores + self.moved
         top = scores.masked_fill(~self.counted, -torch.inf).amax((0, 2))  # (heads,)
-        return top.masked_fill(top == -torch.inf, torch.nan)
+        return top.masked_fill(top == -torch.inf, torch.nan), self.counted.sum((0, 2))
 
-    def _mean(self, statistic: Statistic, found: Tensor, rows: Tensor) -> Tensor:
+    def _mean(self, statistic: Statistic, found: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         counted = self.counted[:, :, rows]
         if type(statistic) is Entropy:
             total, count = relative(found, self.problem, rows, counted)
         else:
             total, count = found.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2))
-        return total / count  # (heads,); NaN where no row counts
+        return total / count, count  # (heads,); NaN where no row counts
 
     def pooled(self) -> dict[str, Tensor]:
         """The whole map of the first text in few cells, at most one for each token."""

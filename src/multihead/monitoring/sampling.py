@@ -107,7 +107,10 @@ class Monitor:
         if not self._saw:
             check_seen(watch, self.model)
         self._saw = True
-        seen = [one._replace(values=one.values.cpu()) for _, one in sorted(looker.layers.items())]
+        seen = [
+            one._replace(values=one.values.cpu(), rows=one.rows.cpu())
+            for _, one in sorted(looker.layers.items())
+        ]
         names = [statistic.key for statistic in self.statistics]
         record = summarise(self._step, _number(loss), names, seen)
         record["warnings"] = self.history.take(record)

@@ -6,7 +6,9 @@
      "worst": {"entropy": [{"layer": 0, "name": …, "head": 3, "value": 0.02}, …], …},
      "warnings": [{"kind": "collapse", "layer": 0, "name": …, "head": 3, …, "text": …}, …]}
 
-`entropy` is relative, between 0 and 1; `max_score` the largest of all rows. null is no number.
+`entropy` is relative, between 0 and 1; `max_score` the largest of all rows. null is no number: NaN
+came, or no row has one, as the entropy of rows that see one key; then the layer also says of which
+heads, "undefined": {"entropy": [0, 1, 2, 3]}.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def summarise(
     layers = [
         {"name": one.name, "heads": one.values.shape[1]}
         | {key: _rounded(row) for key, row in zip(statistics, one.values.tolist(), strict=True)}
+        | _undefined(statistics, one)
         for one in seen
     ]
     return {
@@ -46,6 +49,16 @@ def summarise(
         "worst": {key: _worst(layers, key) for key in statistics},
         "warnings": [],
     }
+
+
+def _undefined(statistics: Sequence[str], seen: Seen) -> Record:
+    """Which heads have no row that a statistic could be of: nothing that went wrong."""
+    heads = {
+        key: [head for head, count in enumerate(counts) if not count]
+        for key, counts in zip(statistics, seen.rows.tolist(), strict=True)
+    }
+    found = {key: some for key, some in heads.items() if some}
+    return {"undefined": found} if found else {}
 
 
 def _rounded(values: Sequence[float]) -> list[float | None]:
