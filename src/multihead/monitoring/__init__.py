@@ -44,7 +44,8 @@ def monitor(
     are warned of as well (`HeadWarning`).
 
     Statistics are means over `rows` rows of each text, `max_score` the largest of all rows.
-    `entropy` is relative to ln of the keys that each row may see: 1 where it looks at all alike.
+    `entropy` is relative to ln of the keys that each row may see: 1 where it looks at all alike,
+    whatever share of it a sink takes.
     `prefix(n)` means the first tokens of a row's own document.
 
     `to` gets the records: a folder (`runs/first`: heads.jsonl and pooled maps), a file that ends in

@@ -67,7 +67,8 @@ class EntropyFloor(Hand):
             problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
             real = real_of_call(call)
         rows = sample_rows(call.query.shape[2], self.rows, self._passes).to(call.query.device)
-        seen = observe(call.query, call.key, call.value, stats="entropy", rows=rows, **call.asked)
+        asked = call.asked | {"sinks": None}  # entropy among the keys alone, as a monitor tells it
+        seen = observe(call.query, call.key, call.value, stats="entropy", rows=rows, **asked)
         counted = seen.lse.detach() != -torch.inf
         if real is not None:
             counted = counted & real.to(rows.device)[:, None, rows]
@@ -89,9 +90,10 @@ def entropy_floor(
         penalty = weight · Σ over heads  max(0, at_least − entropy / ln keys allowed)
 
     The entropy is the head's mean over `rows` rows of each text, as `mh.monitor` tells it: 1 looks
-    at all keys alike, 0 at one. `heads` are pairs of layer and head, all unless given. The model's
-    output is what it is without; the gradient flows to queries and keys, through `observe`. It is
-    weak where a head looks at one key alone: lay the floor before that happens.
+    at all keys alike, 0 at one, whatever share a sink takes. `heads` are pairs of layer and head,
+    all unless given. The model's output is what it is without; the gradient flows to queries and
+    keys, through `observe`. It is weak where a head looks at one key alone: lay the floor before
+    that happens.
 
     >>> import multihead as mh, torch
     >>> attn = mh.MultiHeadAttention(8, 2, mask=mh.causal())

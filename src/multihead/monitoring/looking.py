@@ -102,6 +102,10 @@ class Looker(Hand):
         )
 
 
+def _entropy_of(asked: tuple[Statistic, ...]) -> Statistic | None:
+    return next((s for s in asked if type(s) is Entropy), None)
+
+
 def _is_first(statistic: Statistic) -> bool:
     return isinstance(statistic, Mass) and isinstance(statistic.mask, prefix)
 
@@ -136,6 +140,9 @@ class _Layer:
     def _gather(
         self, asked: tuple[Statistic, ...], rows: Tensor, told: dict[str, Tensor]
     ) -> dict[str, object]:
+        if self.problem.sinks is not None and (entropy := _entropy_of(asked)):
+            others = tuple(s for s in asked if s is not entropy)
+            return self._gather(others, rows, told) | {entropy.key: self._among_keys(rows)}
         tops = tuple(s for s in asked if isinstance(s, MaxScore))
         rest = tuple(s for s in asked if not isinstance(s, MaxScore))
         if len(rows) == len(self.every):  # then all in one sweep
@@ -144,6 +151,18 @@ class _Layer:
         found |= {s.key: told[s.key][:, :, rows] for s in rest if s.key in told}
         for statistics, here in ((tops, self.every), (rest, rows)):
             found |= gather(self._view(here), tuple(s for s in statistics if s.key not in found))
+        return found
+
+    def _among_keys(self, rows: Tensor) -> Float[Tensor, "batch heads row"]:
+        """Entropy among the keys alone: what a sink takes of a row says nothing of its breadth.
+
+        −Σ p′ ln p′ with p′ = p / Σ p: the weights as they are without the sink. So they are worked
+        out, for of a row that rests on its sink hardly a digit of 1 − sink is left.
+        """
+        plain = steady(dataclasses.replace(self.problem, sinks=None))
+        layer = _Layer(plain, answer(plain).lse, None, None)
+        found = gather(layer._view(rows), (Entropy(),))["entropy"]
+        assert isinstance(found, Tensor)
         return found
 
     def _view(self, rows: Tensor) -> View:
