@@ -104,6 +104,8 @@ def test_a_text_of_ones_own(here, symbols):
         (["names", "--config", "three.toml"], "preset must be one of textbook, names-small, text-"),
         (["names", "--config", "list.toml"], "preset must be one of textbook, names-small, text-"),
         (["names", "--config", "none-named.toml"], "there is no preset ''"),
+        (["names", "--config", "number.toml"], "data must be text, and 3 came"),
+        (["names", "--steps", "2", "--config", "word.toml"], "steps must be a whole number, and '"),
         (["names", "--config", "narrow.toml"], "context must have room for the longest name, 16 "),
         (["--text", "none.txt"], "none.txt is not: No such file or directory"),
         (["--text", "empty.txt"], "empty.txt is empty"),
@@ -124,6 +126,8 @@ def test_a_bad_input_is_a_line(here, arguments, said):
     (here / "short.txt").write_text("abc " * 100)
     (here / "bad.toml").write_text("steps: 3")
     (here / "wrong.toml").write_text("layers = 3")
+    (here / "number.toml").write_text("data = 3")
+    (here / "word.toml").write_text('steps = "many"')
     (here / "narrow.toml").write_text("context = 1")
     (here / "three.toml").write_text("preset = 3")
     (here / "list.toml").write_text('preset = ["a"]')

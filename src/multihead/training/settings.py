@@ -147,12 +147,19 @@ def preset(name: object) -> Settings:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, as `steps = 3000`; its preset too, as `preset = "textbook"`."""
+    """The settings in a TOML file, as `steps = 3000`; its preset too, as `preset = "textbook"`.
+
+    Those of a wrong kind are refused even where others, of the command line, go before them.
+    """
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        told = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ValueError(
             f"{path} cannot be read: {error.strerror or error}; see its name."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be TOML, as in steps = 3000, and is not: {error}.") from None
+    for field in dataclasses.fields(Settings):
+        if field.name in told:
+            _check_kind(field.name, told[field.name], type(field.default))
+    return told
