@@ -72,6 +72,21 @@ def test_generation_gives_back_the_mode_it_found():
     assert model.training
 
 
+def test_a_model_that_could_not_go_on_trains_as_before():
+    model = make().train()
+    with pytest.raises(IndexError):
+        model.generate(torch.full((1, 2), 10_000), 3)  # no such token
+    assert model.training
+    assert all(part.training for part in model.modules())
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-201, 1e-199])
+def test_a_temperature_near_0_takes_the_likeliest(temperature):
+    model, begin = make().eval(), torch.zeros(3, 1).long()
+    found = model.generate(begin, 5, temperature=temperature, seed=1)
+    assert torch.equal(found, model.generate(begin, 5, temperature=0))
+
+
 @pytest.mark.parametrize(
     ("taste", "kept"),
     [

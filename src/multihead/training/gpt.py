@@ -189,11 +189,22 @@ class GPT(nn.Module):
         (torch.Size([1, 22]), True)
         """
         taste = Taste(temperature, top_k, top_p)
-        ids, end = self._one_document(input_ids), self.config.separator
+        ids = self._one_document(input_ids)
         random = torch.Generator()
         random.seed() if seed is None else random.manual_seed(seed)
-        was_training, told = self.training, [input_ids]
+        was_training = self.training
         self.eval()
+        try:
+            told = self._told(input_ids, ids, tokens, taste, random)
+        finally:  # also where it was stopped on the way
+            self.train(was_training)
+        return torch.cat(told, 1)
+
+    def _told(
+        self, prompt: Tensor, ids: Tensor, tokens: int, taste: Taste, random: torch.Generator
+    ) -> list[Tensor]:
+        """The prompt, and each token that was drawn after `ids`, the end of it."""
+        told, end = [prompt], self.config.separator
         cache, new = self.new_cache(len(ids)), ids
         done = torch.zeros(len(ids), 1, dtype=torch.bool, device=ids.device)
         for _ in range(tokens):
@@ -210,8 +221,7 @@ class GPT(nn.Module):
             told.append(new)
             if end is not None and bool(done.all()):
                 break
-        self.train(was_training)
-        return torch.cat(told, 1)
+        return told
 
     def _one_document(self, ids: Tensor) -> Tensor:
         """What a cache is to read: the last document of a prompt, or as much as the context has."""

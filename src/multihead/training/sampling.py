@@ -9,6 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+# Below this any two float32 logits that differ are e^(10¹⁵⁰) apart, and divided by it they may be
+# beyond all numbers: the likeliest is taken.
+_GREEDY = 1e-200
+
 
 @dataclasses.dataclass(frozen=True)
 class Taste:
@@ -43,7 +47,7 @@ def draw(
     >>> draw(logits, Taste(temperature=0), torch.Generator())
     tensor([[1]])
     """
-    if taste.temperature == 0:
+    if taste.temperature < _GREEDY:
         return logits.argmax(-1, keepdim=True)
     chances = allowed(logits.double().cpu() / taste.temperature, taste).softmax(-1)
     return torch.multinomial(chances, 1, generator=random).to(logits.device)
