@@ -1,5 +1,6 @@
 """What is asked wrongly is said at once: what was expected, what came, what to do."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,13 +50,23 @@ def test_files_of_another_kind(tmp_path):
     assert (tmp_path / "log.jsonl").read_text() == '{"step": "one"}\n'
 
 
-@pytest.mark.parametrize("loss", [torch.zeros(2), "0.5", True])
+@pytest.mark.parametrize("loss", [torch.zeros(2), np.zeros(2), "0.5", True, np.array(True)])
 def test_a_loss_is_one_number(loss):
     model, given = watched("ours")
     with mh.monitor(model) as watch:
         loss_of(model, given)
         with pytest.raises(ValueError, match=r"step\(loss\) takes one number"):
             watch.step(loss)
+
+
+@pytest.mark.parametrize(
+    "loss", [1.5, np.float32(1.5), np.float64(1.5), np.array(1.5), np.array([1.5]), np.float16(1.5)]
+)
+def test_a_loss_may_be_numpys(loss):
+    model, given = watched("ours")
+    with mh.monitor(model, every=1) as watch:
+        loss_of(model, given)
+        assert watch.step(loss)["loss"] == 1.5
 
 
 def test_a_step_without_a_forward():

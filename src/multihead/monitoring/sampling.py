@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,8 @@ from .lent import Call, LentForward
 from .looking import Looker
 from .receivers import Receiver
 from .summary import Record, summarise
+
+Loss = float | Tensor | np.ndarray | np.number | None
 
 
 class Monitor:
@@ -47,7 +51,7 @@ class Monitor:
         self._saw = self._closed = False  # whether any sample was ever had
         self._prepare()
 
-    def step(self, loss: float | Tensor | None = None) -> Record | None:
+    def step(self, loss: Loss = None) -> Record | None:
         """A training step is done; its record, where it was one of those that are looked at."""
         record = self._finish(loss) if self._due else None
         self._step += 1
@@ -97,7 +101,7 @@ class Monitor:
         self._rest()
         return out
 
-    def _finish(self, loss: float | Tensor | None) -> Record | None:
+    def _finish(self, loss: Loss) -> Record | None:
         self._rest()
         sample, self._sample = self._sample, None
         looker, watch = sample or (None, None)
@@ -134,12 +138,17 @@ class Monitor:
         )
 
 
-def _number(loss: float | Tensor | None) -> float | None:
+def _number(loss: Loss) -> float | None:
     if loss is None:
         return None
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return float(loss.detach())
-    if isinstance(loss, int | float) and not isinstance(loss, bool):
+    if isinstance(loss, numbers.Real) and not isinstance(loss, bool):  # numpy's among them
         return float(loss)
-    came = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    if isinstance(loss, np.ndarray) and loss.size == 1 and loss.dtype.kind in "fiu":
+        return float(loss.item())
+    if isinstance(loss, Tensor | np.ndarray):
+        came = f"{'a tensor' if isinstance(loss, Tensor) else 'an array'} {tuple(loss.shape)}"
+    else:
+        came = repr(loss)
     raise ValueError(f"step(loss) takes one number, but {came} came; give the mean, say.")
