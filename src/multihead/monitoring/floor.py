@@ -67,8 +67,8 @@ class EntropyFloor(Hand):
             problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
             real = real_of_call(call)
         rows = sample_rows(call.query.shape[2], self.rows, self._passes).to(call.query.device)
-        asked = call.asked | {"sinks": None}  # entropy among the keys alone, as a monitor tells it
-        seen = observe(call.query, call.key, call.value, stats="entropy", rows=rows, **asked)
+        plain = call.replace(sinks=None).asked  # entropy among the keys alone, as a monitor's is
+        seen = observe(call.query, call.key, call.value, stats="entropy", rows=rows, **plain)
         counted = seen.lse.detach() != -torch.inf
         if real is not None:
             counted = counted & real.to(rows.device)[:, None, rows]
