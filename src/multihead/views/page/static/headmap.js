@@ -101,14 +101,14 @@ const typing = (target) => /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || t
 
 const pressable = (target) => target.closest?.("button, a, [role=button]"); // Enter is theirs
 
-/** Where the brightest cell in view is. */
+/** Where the cell in view is that says most: of a difference, whichever of the two has more. */
 function strongest(m, go) {
   const f = m.factor, { q, k, span } = m.view, { queries, keys } = m.shown.layer;
   let best = null;
   for (let i = Math.max(0, Math.floor(q / f)); i * f < Math.min(queries, q + span); i++) {
     for (let j = Math.max(0, Math.floor(k / f)); j * f < Math.min(keys, k + span); j++) {
       const value = m.valueAt({ query: i * f, key: j * f });
-      if (value !== undefined && value === value && (!best || value > best.value)) best = { value, query: i * f, key: j * f };
+      if (value !== undefined && value === value && (!best || Math.abs(value) > Math.abs(best.value))) best = { value, query: i * f, key: j * f };
     }
   }
   if (best) go({ ...best, factor: f });

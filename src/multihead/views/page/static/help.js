@@ -7,7 +7,7 @@ const KEYS = [
   ["← → ↑ ↓", "the next head, the next layer; the view is kept"],
   ["W A S D", "move over the map"],
   ["+ −", "closer, farther"], ["0", "the whole map"],
-  ["Enter", "go to the strongest link in view"],
+  ["Enter", "go to the strongest link in view; of a difference, to where the two differ most"],
   ["Esc", "let a token go"],
   ["h c ?", "home, compare, these keys"],
 ];
