@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import look, point, recorded, redrawn, said, serve, tiny, until
+from pages import look, point, recorded, said, serve, tiny, until
 
 from multihead.views.page.session import Session
 
@@ -194,17 +194,3 @@ def test_names_tell_why_one_may_believe_them(head):
     until(head, "document.querySelector('.panel').textContent.includes('Does not hold.')")
     look(head, tiny()[1], view="head", layer=0, head=2, tab="names")
     until(head, "document.querySelector('.panel').textContent.includes('This head earned no name')")
-
-
-def test_how_the_head_joins_the_others(head):
-    head.get_by_role("tab", name="Joins").click()
-    norms = rec()[1].output_norm()[0]
-    moves = (rec()[1]["received"][0] * norms).sum(-1) / 60
-    head.wait_for_selector("svg.joins")
-    texts = head.locator("svg.joins g text").all_text_contents()[::2]
-    assert [float(t) for t in texts] == pytest.approx(moves.tolist(), abs=0.006)
-    shared = head.locator(".panel dd").first
-    assert shared.inner_text() == "0, the only one, shared by 3 heads"
-    head.locator("svg.joins g.click").first.click()
-    until(head, "document.querySelector('h1').textContent === '1.0'")
-    redrawn(head, "m.shown.map.head === 0")

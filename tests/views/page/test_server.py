@@ -22,7 +22,7 @@ TWINS = [
     "/home.json", "/names.json", "/head/0/0.json", "/range/1/2.json", "/cell/0/0/1/20/3.json",
     "/row/0/0/5.json", "/column/0/0/5.json", "/range/0/0.json?by=norm", "/range/0/0.json?by=uniform",
     "/cell/0/0/1/3/20.json", "/row/0/0/0.json?by=norm", "/home.json?rec=0&batch=0",
-    "/range/0/0.json?sinks=show",
+    "/range/0/0.json?sinks=show", "/outputs.json",
 ]  # fmt: skip
 
 

@@ -38,9 +38,10 @@ def make_app(session: Session, token: str) -> Guard:
     limit = CapacityLimiter(_AT_ONCE)
     model = asyncio.Lock()  # its runs take seconds, and must not keep maps from being drawn
 
-    def json_route(path: str, answer: Answer) -> Route:
+    def json_route(path: str, answer: Answer, runs: bool = False) -> Route:
         async def respond(request: Request) -> Response:
-            found = await _work(request, limit, lambda: as_json(answer(session, request)))
+            turn = model if runs else limit
+            found = await _work(request, turn, lambda: as_json(answer(session, request)))
             return gone() if found is None else zipped(request, found, "application/json")
 
         return Route(path, respond)
@@ -87,6 +88,7 @@ def make_app(session: Session, token: str) -> Guard:
         Route("/static/{name:path}", static),
         json_route("/home.json", lambda s, r: s.home(recording_asked(r), whole(r, "batch", 0))),
         json_route("/names.json", lambda s, r: s.names(recording_asked(r), whole(r, "batch", 0))),
+        json_route("/outputs.json", _outputs, runs=True),
         json_route("/head/{layer:int}/{head:int}.json", _head),
         json_route("/range/{layer:int}/{head:int}.json", _range),
         json_route("/cell/{layer:int}/{head:int}/{factor:int}/{row:int}/{column:int}.json", _cell),
@@ -106,6 +108,10 @@ def make_app(session: Session, token: str) -> Guard:
 
 def _head(session: Session, request: Request) -> dict[str, Any]:
     return session.head(recording_asked(request), map_asked(request), hidden_asked(request))
+
+
+def _outputs(session: Session, request: Request) -> dict[str, Any]:
+    return session.outputs(recording_asked(request), whole(request, "batch", 0))
 
 
 def _mapped(session: Session, request: Request):

@@ -108,12 +108,19 @@ def cut_and_see(
 
 
 @torch.no_grad()
+def forward(model: Any, text: Text) -> Any:
+    """The model on one text again, as it was read."""
+    device, real = next(model.parameters()).device, text.real[: text.end]
+    padding = {} if real.all() else {"attention_mask": real[None].long().to(device)}
+    return model(text.ids[None, : text.end].to(device), **padding)
+
+
+@torch.no_grad()
 def read_again(model: Any, tokenizer: Any, text: Text) -> dict[str, Any]:
     """The loss and the next words of each token of a text; of padding neither."""
-    device, end = next(model.parameters()).device, text.end
+    end = text.end
     ids, real = text.ids[:end], text.real[:end]
-    padding = {} if real.all() else {"attention_mask": real[None].long().to(device)}
-    logits = _logits(model(ids[None].to(device), **padding)).float().cpu()
+    logits = _logits(forward(model, text)).float().cpu()
     loss = torch.full((len(text.ids),), torch.nan)
     cost = torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="none")
     loss[1:end] = cost.masked_fill(~(real[1:] & real[:-1]), torch.nan)

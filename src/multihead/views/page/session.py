@@ -13,6 +13,7 @@ from ..findings import findings
 from ..report import About, Report, Tell, check_text
 from .cache import Cache
 from .making import Guesses, Point, Text, cut_and_see, make_recording, read_again
+from .moving import check_bound, measured
 from .naming import Naming
 from .numbers import numbers
 from .shown import Shown
@@ -143,16 +144,7 @@ class Session:
         batch: int = 0,
     ) -> dict[str, Any]:
         """What losses and next words of one text become without some heads, or some links."""
-        shown = self.of(number)
-        if self.model is None or shown.rec.ids is None:
-            raise ValueError("nothing can be cut without the model; start look with --model.")
-        shown.check_batch(batch)
-        text, known = Text.of(shown.rec, batch), self.model.config.get_text_config().vocab_size
-        if int(text.ids.max()) >= known:
-            raise ValueError(
-                f"this text has token {int(text.ids.max())}, and the model knows {known:,}: it was "
-                "recorded from another one; start look with that --model."
-            )
+        shown, text = self._read(number, batch, "cut")
         with self._model_lock:
             seen = cut_and_see(self.model, self.tokenizer, text, heads, lasso, by)
             if shown.next_words(batch) is None:  # of a recording that came from a file
@@ -165,6 +157,31 @@ class Session:
             "next": _rounded(seen["guesses"]),
             "next_before": _rounded(shown.next_words(batch) or []),
         }
+
+    def _read(self, number: str, batch: int, what: str) -> tuple[Shown, Text]:
+        """A text for the model to read once more."""
+        shown = self.of(number)
+        if self.model is None or shown.rec.ids is None:
+            raise ValueError(f"nothing can be {what} without the model; start look with --model.")
+        shown.check_batch(batch)
+        text, known = Text.of(shown.rec, batch), self.model.config.get_text_config().vocab_size
+        if int(text.ids.max()) >= known:
+            raise ValueError(
+                f"this text has token {int(text.ids.max())}, and the model knows {known:,}: it was "
+                "recorded from another one; start look with that --model."
+            )
+        return shown, text
+
+    def outputs(self, number: str, batch: int = 0) -> dict[str, list[float | None]]:
+        """How much each head moves the output, by layer: one run of the model, and kept."""
+        shown, text = self._read(number, batch, "measured")
+        with self._model_lock:
+            if batch not in shown.outputs:
+                found = measured(self.model, text)
+                most = {layer.index: shown.moves(layer, batch) for layer in shown.rec.layers}
+                check_bound(found, most)
+                shown.outputs[batch] = {str(i): numbers(norms, 5) for i, norms in found.items()}
+        return shown.outputs[batch]
 
     def head(self, number: str, asked: Map, hide: bool | tuple[int, ...] = True) -> dict[str, Any]:
         """What is told of one head; where keys are hidden by name, the share of those."""

@@ -32,6 +32,7 @@ class Shown:
         self.serial = next(_SERIALS)  # in the cache; an id() would come again
         self.guesses: list[list[tuple[str, float]]] | None = None  # of each token's next
         self.uncut: dict[int, list[list[tuple[str, float]]]] = {}  # the same, worked out later
+        self.outputs: dict[int, dict[str, list[float | None]]] = {}  # what heads move, measured
         self._heads: dict[int, list[dict[str, Any]]] = {}  # by text
         self._sinks: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # by layer and text
         self._got: dict[int, tuple[Tensor | None, Tensor]] = {}  # what keys receive, by layer
@@ -143,13 +144,13 @@ class Shown:
             "sinks": list(keys), "no_sinks": self._no_sinks(layer, which.batch),
             "hidden": self.share_on(which, keys),
             "norm_found": layer.output_norm() is not None,
-            "moves": self._moves(layer, which.batch),
+            "moves": self.moves(layer, which.batch),
             "mask": layer.chunks[0].mask, "scale": layer.chunks[0].scale,
             "softcap": layer.chunks[0].softcap,
             "kv_head": which.head * layer.kv_heads // layer.heads,
         }  # fmt: skip
 
-    def _moves(self, layer: Layer, batch: int) -> list[float | None] | None:
+    def moves(self, layer: Layer, batch: int) -> list[float | None] | None:
         """Σⱼ p‖v W_O‖ of a row of each head, on average: what of it reaches the output at most."""
         norms, (got, rows) = layer.output_norm(), self._received(layer)
         if norms is None or got is None:

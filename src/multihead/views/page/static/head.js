@@ -63,7 +63,7 @@ export function Head({ state, data, names }) {
         ${state.tab === "names" ? html`<${Names} own=${own} names=${names} layer=${layer.index} head=${head} />`
     : state.tab === "cut" ? html`<${Surgery} state=${state} data=${data} layer=${layer} head=${head} words=${words[0]} lassoing=${lassoing}
           setLassoing=${setLassoing} lasso=${lasso} cut=${cut} setCut=${setCut} />`
-      : state.tab === "joins" ? html`<${Joins} info=${told} layer=${layer} head=${head} />`
+      : state.tab === "joins" ? html`<${Joins} state=${state} data=${data} info=${told} layer=${layer} head=${head} />`
         : state.tab === "export" ? html`<${Exports} state=${state} layer=${layer} head=${head} />`
           : html`<${Reading} state=${seen} map=${map} layer=${layer} words=${words} padding=${padding} info=${told} pinned=${pinned} hovered=${hovered} point=${setHovered} />`}
       </div>
