@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from page_server import TEXT
+from page_server import TEXT, serving, tiny_session
 
 from multihead.views.page import connection, session
 from multihead.views.page.cache import Cache
@@ -225,3 +225,27 @@ def test_a_busy_port_gives_a_free_one():
     assert other.getsockname()[0] == "127.0.0.1"
     for one in (taken, other):
         one.close()
+
+
+def test_who_waits_for_a_cut_when_the_server_ends_is_told_that_it_ended(tiny):
+    session, begun, free = tiny_session(tiny), threading.Event(), threading.Event()
+
+    def slow(**_):
+        begun.set()
+        free.wait(20)
+
+    session.cut = slow
+    told = []
+    with serving(session) as served:
+
+        def ask():
+            told.append(served.post("/cut.json", {"heads": [[0, 1]]}))
+
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        assert begun.wait(20)
+    waiting.join(20)
+    free.set()
+    ((status, body),) = told
+    assert status == 503
+    assert "the server has ended" in json.loads(body)["error"]

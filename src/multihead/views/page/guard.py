@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import re
@@ -36,6 +37,7 @@ HEADERS = {
 }
 
 
+ENDED = "the server has ended, and this was not answered; start multihead look again."
 _TOO_LARGE = f"a request may have {MOST:,} bytes; send less."
 
 
@@ -58,13 +60,22 @@ class Guard:
             await _answer(send, *wrong)
             return
 
+        begun = False
+
         async def guarded(message: Message) -> None:
+            nonlocal begun
+            begun = True
             if message["type"] == "http.response.start":
                 ours = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *ours]}
             await send(message)
 
-        await self.app(scope, _bounded(receive), guarded)
+        try:
+            await self.app(scope, _bounded(receive), guarded)
+        except asyncio.CancelledError:  # Ctrl-C, while this was worked on: nothing is broken
+            if begun:
+                raise
+            await _answer(send, 503, ENDED)
 
     def _wrong(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the reason of a refusal, or None."""
