@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import POINT, READY, in_map, point, recorded, said, until
+from pages import POINT, READY, in_map, point, recorded, said, tiny_session, until
 
 from multihead.views.page.session import Session
 
@@ -104,3 +104,17 @@ def test_a_sink_of_one_is_hidden_in_both_of_a_file_too(from_disk, sunk, exact):
     most = said(float(rec.weights(0, 1, slice(200, 208), slice(20, 21)).max()))
     assert f"hidden: {most}" in told[1]
     assert "–" not in told[2].replace("200–207", "").replace("16–23", "")
+
+
+def test_head_opens_on_the_first_head_that_is_exact(from_disk):
+    page = from_disk(tiny_session(), [(1, 1), (0, 2)])
+    page.get_by_role("link", name="Head", exact=True).click()
+    page.wait_for_function(READY)
+    assert page.locator("h1").inner_text() == "1.1"
+    assert "Pooled" not in page.locator(".left").inner_text()
+    page.keyboard.press("ArrowUp")
+    until(page, "document.querySelector('h1').textContent === '0.1'")
+    assert "layer=0" in page.url
+    page.reload()
+    page.wait_for_function(READY)
+    assert page.locator("h1").inner_text() == "0.1"

@@ -22,7 +22,7 @@ from .answers import HANDLERS, as_json, gone, page, saved_as, static, zipped
 from .asked import cut_asked, hidden_asked, map_asked, place, recording_asked, text_asked, whole
 from .guard import Guard
 from .session import Session
-from .tables import heads_csv
+from .tables import heads_csv, heads_table
 from .tiles import POOLS
 
 _AT_ONCE = 2  # a core each
@@ -96,6 +96,7 @@ def make_app(session: Session, token: str) -> Guard:
         json_route("/column/{layer:int}/{head:int}/{key:int}.json", _column),
         Route("/tile/{layer:int}/{head:int}/{factor:int}/{row:int}/{column:int}.bin", tile_route),
         Route("/thumbs.bin", thumbs_route),
+        json_route("/heads.json", _heads),
         Route("/heads.csv", csv_route),
         Route("/export.html", export_route),
         Route("/cut.json", cut_route, methods=["POST"]),
@@ -108,6 +109,10 @@ def make_app(session: Session, token: str) -> Guard:
 
 def _head(session: Session, request: Request) -> dict[str, Any]:
     return session.head(recording_asked(request), map_asked(request), hidden_asked(request))
+
+
+def _heads(session: Session, request: Request) -> list[dict[str, Any]]:
+    return heads_table(session, recording_asked(request), whole(request, "batch", 0))
 
 
 def _outputs(session: Session, request: Request) -> dict[str, Any]:

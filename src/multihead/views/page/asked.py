@@ -48,11 +48,11 @@ def map_asked(request: Request) -> Map:
 
 def place(text: str) -> list[tuple[int, int]]:
     """
-    >>> place("18.6,16.0")
+    >>> place("18.6, 16.0")
     [(18, 6), (16, 0)]
     """
     found = []
-    for part in text.split(",") if text else []:
+    for part in map(str.strip, text.split(",") if text.strip() else []):
         layer, dot, head = part.partition(".")
         number = part.isascii() and layer.isdecimal() and head.isdecimal() and len(part) < 12
         if not (dot and number):

@@ -20,6 +20,7 @@ from ..files import plain
 from .bundle import bundled, page, read
 from .session import Session
 from .shown import Shown
+from .tables import heads_table
 from .tiles import Map, factors, pooled_layer
 
 _FEW = 3  # heads that are exact where none are chosen
@@ -54,6 +55,7 @@ def standalone(
         "exact": {f"{a}.{b}": _exact(shown, Map(a, b, batch)) for a, b in chosen},
         "pooled": {},
         "tokens": _tokens(shown, batch),
+        "table": heads_table(session, number, batch),
     }
     for layer in layers:
         pooled = _pooled(shown, layer, batch)

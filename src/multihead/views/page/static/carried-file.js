@@ -65,6 +65,7 @@ function shareOn(a, keys) {
 const ANSWERS = {
   home: () => file.home,
   names: () => file.names,
+  heads: () => file.table,
   head: (a) => (a.sinks ? { ...file.heads[a.at], hidden: shareOn(a, [...hiddenOf(a)]) } : file.heads[a.at]),
   range: async (a) => {
     const factors = factorsOf(layerOf(a.layer));
@@ -129,6 +130,7 @@ async function tile(a) {
 }
 
 export const carried = {
+  first: file.home.exact[0].split(".").map(Number), // the head to open: the others are pooled
   json: async (path) => { const a = asked(path); return ANSWERS[a.what](a); },
   floats: async (path) => tile(asked(path)),
   bytes: async () => bytes(file.thumbs),

@@ -25,10 +25,21 @@ export function ExportView({ state, data, close }) {
   </${Dialog}>`;
 }
 
+/** The same columns in both; asked anew, for names come later. */
 function Tables({ state, guarded, busy = false }) {
-  const heads = async () => JSON.stringify((await getJSON(paths.home(state.rec, state.batch))).heads, null, 1);
-  return html`${!standalone && html`<button disabled=${busy} onClick=${guarded(() => download(`/heads.csv?rec=${state.rec}&batch=${state.batch}`, "heads.csv"))}>CSV</button>`}
-    <button disabled=${busy} onClick=${guarded(async () => save(new Blob([await heads()], { type: "application/json" }), "heads.json"))}>JSON</button>`;
+  const { rec, batch } = state;
+  const heads = () => getJSON(paths.heads(rec, batch), { fresh: true });
+  const csv = async () => (standalone ? save(new Blob([csvOf(await heads())], { type: "text/csv" }), "heads.csv") : download(`/heads.csv?rec=${rec}&batch=${batch}`, "heads.csv"));
+  const json = async () => save(new Blob([JSON.stringify(await heads(), null, 1)], { type: "application/json" }), "heads.json");
+  return html`<button disabled=${busy} onClick=${guarded(csv)}>CSV</button><button disabled=${busy} onClick=${guarded(json)}>JSON</button>`;
+}
+
+/** Rows as the server's own CSV has them: a list of keys by spaces, one of names by semicolons. */
+function csvOf(rows) {
+  const columns = Object.keys(rows[0]);
+  const cell = (row, key) => (key === "sinks" ? row[key].join(" ") : key === "names" ? row[key].join("; ") : String(row[key] ?? ""));
+  const safe = (text) => (/[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+  return [columns, ...rows.map((row) => columns.map((key) => cell(row, key)))].map((line) => `${line.map(safe).join(",")}\n`).join("");
 }
 
 export function Exports({ state, layer, head }) {

@@ -89,6 +89,7 @@ export function query(map) {
 export const paths = {
   home: (rec, batch) => `/home.json?rec=${rec}&batch=${batch}`,
   names: (rec, batch) => `/names.json?rec=${rec}&batch=${batch}`,
+  heads: (rec, batch) => `/heads.json?rec=${rec}&batch=${batch}`,
   outputs: (rec, batch) => `/outputs.json?rec=${rec}&batch=${batch}`,
   thumbs: (rec, batch) => `/thumbs.bin?rec=${rec}&batch=${batch}`,
   head: (m) => `/head/${m.layer}/${m.head}.json?rec=${m.rec}&batch=${m.batch}${/^\d/.test(m.sinks) ? `&sinks=${m.sinks}` : ""}`,

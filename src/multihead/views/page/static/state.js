@@ -1,7 +1,10 @@
 // The state of the page: all of it stands in the address, behind the #, so that an address is a view.
 
+import { carried } from "./carried.js";
+
+const [layer, head] = carried?.first || [0, 0];
 const DEFAULTS = {
-  view: "home", rec: "0", batch: 0, layer: 0, head: 0,
+  view: "home", rec: "0", batch: 0, layer, head,
   by: "weight", scale: "linear", pool: "largest", sinks: "hide", lock: "",
   q: 0, k: 0, span: 0, // the corner of the map that is seen, and how many tokens of it; 0 is all
   pin: "", reads: "from", // a token that is held: q7, and whether we read from it or to it
