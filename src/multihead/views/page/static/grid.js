@@ -1,13 +1,14 @@
 // Every head as a thumbnail of its map: layers down, heads across, framed by a statistic, with the
 // marks of its names; or, sorted, one after another.
 
-import { html, useEffect, useMemo, useRef } from "./vendor/preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { getBytes, paths } from "./source.js";
 import { setState } from "./state.js";
 import { colourAt, tableOf } from "./colours.js";
 import { counted, number } from "./words.js";
 import { useAnswer } from "./hooks.js";
 import { markOf, MARKS, namesByHead } from "./marks.js";
+import { linesOf, stepped } from "./roving.js";
 
 const LABELS = {
   entropy: "entropy (nats)", distance: "distance (tokens)", peak: "largest weight of a row", first: "weight on the first token",
@@ -38,7 +39,16 @@ export function Grid({ state, data, names, trouble }) {
   }
   const drawn = new Set(data.layers.filter((l) => l.thumbs).map((l) => l.index)), every = drawn.size === data.layers.length;
   const count = data.heads.filter(wanted).length;
-  const cell = (h) => html`<${Cell} key=${`${h.layer}.${h.head}`} h=${h} stat=${stat} range=${range} dim=${!wanted(h)}
+  const [active, setActive] = useState(`${state.layer}.${state.head}`); // the one stop of the Tab key
+  const stop = order.some((h) => `${h.layer}.${h.head}` === active) ? active : order.length ? `${order[0].layer}.${order[0].head}` : "";
+  const keys = (e) => {
+    const from = e.target.closest(".cell"), all = (where) => [...where.querySelectorAll(".cell")];
+    const to = from && stepped(state.sort === "place" ? [...e.currentTarget.querySelectorAll(".line")].map(all) : linesOf(all(e.currentTarget)), from, e);
+    if (to) to.focus();
+    if (to || from && e.key.startsWith("Arrow")) e.preventDefault(); // at an edge the page does not scroll away either
+  };
+  const moving = { onKeyDown: keys, onFocusCapture: (e) => e.target.dataset.at && setActive(e.target.dataset.at) };
+  const cell = (h) => html`<${Cell} key=${`${h.layer}.${h.head}`} stop=${`${h.layer}.${h.head}` === stop} h=${h} stat=${stat} range=${range} dim=${!wanted(h)}
     bare=${!drawn.has(h.layer)} thumb=${drawn.has(h.layer) && thumbs.value && new Uint8Array(thumbs.value, h.i * data.thumb ** 2, data.thumb ** 2)} side=${data.thumb}
     names=${byHead.get(`${h.layer}.${h.head}`) || []} />`;
   return html`
@@ -55,11 +65,11 @@ export function Grid({ state, data, names, trouble }) {
       <span class="scale" aria-hidden="true"><i>${number(range[0])}</i><${Ramp} /><i>${number(range[1])}</i></span>
     </div>
     ${(thumbs.error || trouble) && html`<p class="error" role="alert">${thumbs.error || trouble}</p>`}
-    ${state.sort === "place" ? html`<div class="grid" role="group" aria-label="heads by layer" style=${{ columnWidth: `${53 * Math.max(...data.layers.map((l) => l.heads)) + 34}px` }}>
+    ${state.sort === "place" ? html`<div class="grid" role="group" aria-label="heads by layer: arrows go from one to another, Enter opens it" ...${moving} style=${{ columnWidth: `${53 * Math.max(...data.layers.map((l) => l.heads)) + 34}px` }}>
       ${data.layers.map((layer) => html`<div class="line" key=${layer.index}>
         <span class="rowname" title=${layer.name}>${layer.crosses ? `${layer.index}×` : layer.index}</span>
         ${order.filter((h) => h.layer === layer.index).map(cell)}</div>`)}</div>`
-    : html`<div class="grid flow">${order.map(cell)}</div>`}
+    : html`<div class="grid flow" role="group" aria-label="heads, sorted: arrows go from one to another, Enter opens it" ...${moving}>${order.map(cell)}</div>`}
     <p class="note">${drawn.size > 0 && `Thumbnails show the largest weight of each ${data.thumb} × ${data.thumb}th of the map, from 1 down four decades, sinks included. `}
       ${!every && `${drawn.size ? "Some layers have none: of them there" : "There are no thumbnails: there"} are statistics alone (keep_qk=False), and no heat map.`}
       ${Object.entries(MARKS).map(([name, mark]) => html`<span class="key"><b>${mark}</b> ${name}</span>`)}</p>`;
@@ -75,7 +85,7 @@ export function Ramp({ scale = "linear" }) {
   return html`<canvas class="ramp" width="128" height="1" ref=${canvas}></canvas>`;
 }
 
-function Cell({ h, stat, range, thumb, bare, side, names, dim }) {
+function Cell({ h, stop, stat, range, thumb, bare, side, names, dim }) {
   const canvas = useRef(), [low, high] = range, value = h[stat];
   const share = typeof value === "number" && high > low ? (value - low) / (high - low) : 0;
   useEffect(() => {
@@ -88,7 +98,7 @@ function Cell({ h, stat, range, thumb, bare, side, names, dim }) {
     c.putImageData(image, 0, 0);
   });
   const said = names.map((n) => `${n.pattern} ${number(n.score, 2)}`).join(", ");
-  return html`<button class=${`cell${dim ? " dim" : ""}${bare ? " bare" : ""}`} style=${{ borderColor: colourAt(0.12 + 0.88 * share) }}
+  return html`<button class=${`cell${dim ? " dim" : ""}${bare ? " bare" : ""}`} style=${{ borderColor: colourAt(0.12 + 0.88 * share) }} tabindex=${stop ? 0 : -1} data-at=${`${h.layer}.${h.head}`}
     title=${`${h.layer}.${h.head}${said ? `: ${said}` : ""}\n${labelOf(stat)} ${number(value)}`}
     aria-label=${`head ${h.layer}.${h.head}, ${stat} ${number(value)}${said ? `, ${said}` : ""}`}
     onClick=${() => setState({ view: "head", layer: h.layer, head: h.head })}>
