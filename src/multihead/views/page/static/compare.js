@@ -11,6 +11,8 @@ import { labelOf, statsOf } from "./grid.js";
 import { Scatter } from "./scatter.js";
 import { counted, legible, number, percent } from "./words.js";
 
+const MOST = 60; // brushed heads that are named
+
 export function Compare({ state, data, names, trouble }) {
   const rows = useMemo(() => joined(data, names), [data, names?.version]);
   const kinds = [...statsOf(data), ...Object.keys(rows[0].scores)];
@@ -22,12 +24,13 @@ export function Compare({ state, data, names, trouble }) {
   const openHead = (at) => { const [layer, head] = at.split(".").map(Number); setState({ view: "head", layer, head }); };
   return html`<div class="compare">
     <section class="dots" aria-label="every head as a dot"><div class="tools"><h2>Every head</h2>${choose("x", x)}${choose("y", y)}
-        ${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${counted(inside.size, "heads")} brushed ×</button>`}</div>
+        <span role="status">${inside && html`<button class="chip" onClick=${() => setState({ filter: "" })}>${counted(inside.size, "heads")} brushed ×</button>`}</span></div>
       ${trouble && html`<p class="error" role="alert">${trouble}</p>`}
       <${Scatter} rows=${rows} x=${x} y=${y} inside=${inside} brushed=${brushed} picked=${[state.a, state.b]}
         pick=${(at) => setState(!state.a || state.b ? { a: at, b: state.a && state.b ? "" : state.b } : { b: at })} />
-      <p class="note">A click picks a head to compare, then a second one; dragging brushes. Whiskers are 95 % intervals over seeds, where there are seeds.</p>
-      ${inside && html`<p class="brushed">${[...inside].slice(0, 60).map((at) => html`<button class="chip" onClick=${() => openHead(at)}>${at}</button>`)}</p>`}</section>
+      <p class="note">A click picks a head to compare, then a second one; dragging brushes (by keys: arrows, Enter, Shift with arrows). Whiskers are 95 % intervals over seeds, where there are seeds.</p>
+      ${inside && html`<p class="brushed">${[...inside].slice(0, MOST).map((at) => html`<button class="chip" onClick=${() => openHead(at)}>${at}</button>`)}
+        ${inside.size > MOST && html`<span class="note">and ${counted(inside.size - MOST, "heads")} more; <a href="#view=home" onClick=${(e) => { e.preventDefault(); setState({ view: "home" }); }}>all of them on Home</a></span>`}</p>`}</section>
     <section class="pair" aria-label="two heads side by side"><${Pair} state=${state} data=${data} /></section></div>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { mapOf, setState, within, noteView } from "./state.js";
-import { getJSON, paths } from "./source.js";
+import { getJSON, paths, standalone } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
 import { factorsFor, pooledIn } from "./cells.js";
 import { MapView } from "./headmap.js";
@@ -35,6 +35,12 @@ export function Head({ state, data, names }) {
     addEventListener("keydown", escape);
     return () => removeEventListener("keydown", escape);
   }, []);
+  const begin = (on) => { // a lasso by keys: beside the map stands what it is for, or why it cannot be
+    const able = on && !standalone && data.can_cut;
+    if (on) setState({ tab: "cut" });
+    setLassoing(able); setLasso(null);
+    return able;
+  };
   const hover = useSoon((place) => setHovered(place), 60);
   if (!layer.maps) return html`<p class="error">This recording has statistics alone (keep_qk=False): there are no maps to look at.</p>`;
   const own = namesByHead(names).get(`${layer.index}.${head}`) || [];
@@ -51,7 +57,7 @@ export function Head({ state, data, names }) {
       <${MapView} map=${map} layer=${layer} words=${words} padding=${padding} hidden=${hidden} scale=${state.scale} lock=${state.lock}
         view=${{ q: state.q, k: state.k, span: state.span }} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
-        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} factors=${factors}
+        pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} begin=${begin} factors=${factors}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />
       ${pooled > 0 && html`<p class="note">${pooled > 1 ? `Pooled in this file: the largest of ${pooled}×${pooled} weights.` : "Rounded in this file: every weight to three digits."} Exact in it: ${data.exact.join(", ")}.</p>`}
       <${Legend} state=${seen} drawn=${drawn} />

@@ -4,12 +4,13 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useLatest, useSoon } from "./hooks.js";
 import { HeadMap } from "./map.js";
+import { boxAfter, boxAt, boxSaid, cornersOf, viewWith } from "./box.js";
 import { sentence } from "./sentence.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
-/** `minus` is a map that is taken away from this one; `beside` one that shares its range. */
-export function MapView({ map, minus, beside, layer, words, padding, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, drawn, label, compact, factors }) {
+/** `minus` is a map that is taken away from this one; `beside` one that shares its range; `begin` says whether a box may be drawn. */
+export function MapView({ map, minus, beside, layer, words, padding, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, begin, drawn, label, compact, factors }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
   const second = minus || beside;
@@ -18,7 +19,7 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
     if (what === "view") setView(args[0]);
     if (what === "hover") { hover?.(args[0]); tell(args[0]); }
     if (what === "pick") pickAt(args[0]);
-    if (what === "lasso") lasso?.(args[0]);
+    if (what === "lasso") { box.current = null; lasso?.(args[0]); }
     if (what === "drawn") {
       if (factor.current !== args[0].factor && pointed.current) describe(); // the same place, closer by
       factor.current = args[0].factor;
@@ -30,6 +31,7 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
     const tops = [range, second && other].filter(Boolean).map((r) => (r.fresh && r.value ? r.value[factor]?.[map.pool] ?? 0 : null));
     return tops.includes(null) ? null : Math.max(...tops);
   };
+  const box = useRef(null); // a lasso that is made by keys, until it is taken
   const turn = useRef(0), pointed = useRef(null), factor = useRef(0);
   const describe = useSoon(async () => {
     const mine = ++turn.current, place = pointed.current, m = drawing.current;
@@ -63,7 +65,7 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
   useEffect(() => {
     const m = drawing.current;
     m.lassoing = Boolean(lassoing);
-    if (!lassoing && m.lasso) { m.lasso = null; }
+    if (!lassoing) { m.lasso = null; box.current = null; }
     m.show({ map, minus, layer, words, padding, hidden, held, scale: minus ? "difference" : scale, most, factors });
   });
   useEffect(() => {
@@ -73,9 +75,30 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
   }, [view.q, view.k, view.span, layer]);
   useEffect(() => { if (cross !== undefined) { drawing.current.setCross(cross); tell(cross); } }, [cross]);
   useEffect(() => { if (pointed.current) describe(); }, [paths.range(map), minus && paths.range(minus)]); // another head, the same place
+  /** The keys of a box: arrows, Enter to take it, Escape to drop it; whether this was one of them. */
+  const boxed = (e, m) => {
+    const next = e.key === "l" || e.key === "L" ? begin?.(true) && boxAt(m) : box.current && boxAfter(box.current, e, m);
+    if (next) {
+      box.current = next;
+      m.canvas.focus(); // arrows are the box's own from here on, and not the heads'
+      m.lasso = { drawing: false, points: cornersOf(next) };
+      m.setView(viewWith(next, m.view)); setView(m.view);
+      turn.current++; pointed.current = null;
+      setSaid(`Box: ${boxSaid(next, words)}. Enter takes it, Escape drops it.`);
+    } else if (box.current && (e.key === "Enter" || e.key === "Escape")) {
+      const taken = e.key === "Enter" ? box.current : null;
+      setSaid(taken ? `Taken: ${boxSaid(taken, words)}.` : "");
+      if (taken) lasso(cornersOf(taken));
+      else begin(false);
+      box.current = null;
+    } else return false;
+    e.stopPropagation();
+    return true;
+  };
   const keys = (e) => {
     const m = drawing.current;
     if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented) return;
+    if (boxed(e, m)) { e.preventDefault(); return; }
     if (PAN[e.key]) m.pan(...PAN[e.key]);
     else if (e.key === "+" || e.key === "=") m.zoomBy(1.5);
     else if (e.key === "-") m.zoomBy(1 / 1.5);
@@ -92,7 +115,7 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
   }, []);
   const trouble = range.error || other.error;
   return html`<div class="mapbox"><div class="canvas">
-    <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view.`} onKeyDown=${keys}></canvas></div>
+    <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${label}. W A S D move, + and − zoom, Enter goes to the strongest link in view${begin ? ", L begins a box of links to cut" : ""}.`} onKeyDown=${keys}></canvas></div>
     ${trouble && html`<p class="error over" role="alert">${trouble}</p>`}
     <p class="pointed" aria-live="polite" title=${said}>${said}</p></div>`;
 }

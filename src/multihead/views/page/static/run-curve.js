@@ -1,7 +1,7 @@
 // Numbers over the steps of a run, with the step that is shown; a click goes to another.
 
 import { html, useRef } from "./vendor/preact.js";
-import { roomy, ticksOf } from "./ticks.js";
+import { labelsOf, roomy, ticksOf } from "./ticks.js";
 import { number } from "./words.js";
 
 const W = 400, H = 176, PAD = { left: 44, right: 18, top: 8, bottom: 22 };
@@ -21,7 +21,7 @@ export function Curve({ label, series, at, pick, marks }) {
   return html`<figure class="curve"><figcaption>${label} ${series.length > 1 ? null : html`<b>${told}</b>`}</figcaption>
     <svg viewBox="0 0 ${W} ${H}" ref=${svg} onClick=${click} role="img" aria-label=${`${label} over the steps; at step ${at}: ${told}`}>
       ${ticksOf(x0, x1).filter((t) => t >= 0).map((t) => html`<g><path class="tick" d=${`M${x(t)} ${PAD.top}V${H - PAD.bottom}`} /><text x=${x(t)} y=${H - 7} text-anchor="middle">${number(t)}</text></g>`)}
-      ${ticksOf(y0, y1).map((t) => html`<g><path class="tick" d=${`M${PAD.left} ${y(t)}H${W - PAD.right}`} /><text x=${PAD.left - 5} y=${y(t) + 4} text-anchor="end">${number(t, 2)}</text></g>`)}
+      ${ticksOf(y0, y1).map((t, i, all) => html`<g><path class="tick" d=${`M${PAD.left} ${y(t)}H${W - PAD.right}`} /><text x=${PAD.left - 5} y=${y(t) + 4} text-anchor="end">${labelsOf(all)[i]}</text></g>`)}
       ${[...new Set(marks)].map((step) => html`<path class="mark" d=${`M${x(step)} ${H - PAD.bottom}l-4 7h8z`} />`)}
       ${series.map((s, n) => html`<path class=${`series of${n % 3}`} d=${drawn(s.points, x, y)} />`)}
       <path class="now" d=${`M${x(at)} ${PAD.top}V${H - PAD.bottom}`} />

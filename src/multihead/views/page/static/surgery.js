@@ -38,6 +38,7 @@ export function Surgery({ state, data, layer, head, words, lassoing, setLassoing
         ${Object.entries(INSTEAD).map(([value, label]) => html`<option value=${value}>${label}</option>`)}</select></label>
       <button aria-pressed=${lassoing} onClick=${() => setLassoing(!lassoing)}>${lassoing ? "Draw around links on the map" : "Lasso links"}</button>
       <button disabled=${busy || !lasso} onClick=${cutLinks}>Cut the links inside</button></div>
+    ${lassoing && !lasso && html`<p class="note">With the pointer, or by keys: <kbd>L</kbd> begins a box on the map, arrows move it, <kbd>Shift</kbd> with arrows makes it larger or smaller, <kbd>Enter</kbd> takes it.</p>`}
     ${busy && html`<p role="status">Running the model …</p>`}${error && html`<p class="error" role="alert">${error}</p>`}
     ${!cut && !busy && html`<p class="note">The model runs on the same text again, once with the cut. A cut link's weight goes to the rest of its row.</p>`}
     ${cut && html`<p class="sentence" role="status">Without ${cut.what} a token costs <b>${number(cut.mean)}</b> nats instead of ${number(cut.before)}:${" "}

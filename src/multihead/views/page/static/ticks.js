@@ -1,5 +1,7 @@
 // Round numbers along an axis, at most six or so.
 
+import { number } from "./words.js";
+
 /** A little room on both sides of what is shown, and the ticks inside. */
 export function roomy(values, share = 0.04) {
   let low = Infinity, high = -Infinity;
@@ -12,6 +14,16 @@ export function roomy(values, share = 0.04) {
 export function ticksOf(low, high) {
   const step = 10 ** Math.floor(Math.log10((high - low) / 4)), nice = [1, 2, 5, 10].map((n) => n * step).find((n) => (high - low) / n <= 6);
   const ticks = [];
-  for (let t = Math.ceil(low / nice) * nice; t <= high; t += nice) ticks.push(Number(t.toPrecision(6)));
+  for (let t = Math.ceil(low / nice) * nice; t <= high; t += nice) ticks.push(Number(t.toPrecision(12)));
   return ticks;
+}
+
+/** Ticks in words, with as many digits as tell them apart. */
+export function labelsOf(ticks) {
+  for (let digits = 2; digits < 12; digits++) {
+    const said = ticks.map((t) => (digits === 2 || t === 0 ? number(t, 2) : t.toFixed(digits)));
+    const apart = new Set(said).size === said.length, whole = ticks.every((t, i) => digits === 2 || Math.abs(Number(said[i]) - t) < 1e-9 * Math.abs(t));
+    if (apart && whole) return said;
+  }
+  return ticks.map(String);
 }
