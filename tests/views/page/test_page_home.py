@@ -125,3 +125,37 @@ def test_it_says_why_there_are_no_names(new_page, state, says):
     panel = page.locator(".panel").inner_text()
     assert says in panel
     assert "earned no name" not in panel  # nobody has looked
+
+
+def test_a_token_tells_what_it_cost_by_pointer_click_and_key(home):
+    rec = tiny()[0].of("0").rec
+    told, words = home.locator(".home .told"), home.locator(".home .reader .word")
+
+    def cost(i: int) -> str:
+        return f"‘{rec.words[0][i]}’ ({i}) cost {float(f'{rec.loss[0, i]:.4g}'):.3f} nats."
+
+    assert told.inner_text() == ""
+    words.nth(7).hover()
+    until(home, "document.querySelector('.home .told').textContent.includes('(7)')")
+    assert told.inner_text() == cost(7)
+    assert told.get_attribute("aria-live") == "polite"
+    words.nth(9).click()
+    home.mouse.move(5, 5)
+    until(home, "document.querySelector('.home .told').textContent.includes('(9)')")
+    assert words.nth(9).get_attribute("class") == "word pinned"
+    assert f"{float(f'{rec.loss[0, 9]:.4g}'):.3f} nats" in home.locator(".home .strip").inner_text()
+    reader = home.locator(".home .reader")
+    reader.focus()
+    home.keyboard.press("ArrowRight")
+    until(home, "document.querySelector('.home .told').textContent.includes('(10)')")
+    assert told.inner_text() == cost(10)
+    active = reader.get_attribute("aria-activedescendant")  # and it is read out
+    assert home.locator(f"#{active}").inner_text() == rec.words[0][10]
+    assert home.locator(f"#{active}").get_attribute("aria-selected") == "true"
+    home.keyboard.press("ArrowUp")
+    until(home, "document.querySelector('.home .told').textContent.includes('(0)')")
+    assert told.inner_text().endswith("has no loss: nothing before it tells of it.")
+    words.nth(0).click()
+    home.mouse.move(5, 5)
+    until(home, "document.querySelector('.home .told').textContent === ''")
+    assert reader.get_attribute("aria-activedescendant") is None

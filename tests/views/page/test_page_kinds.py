@@ -200,6 +200,8 @@ def test_an_image_has_patches(new_page):
     until(page, "document.querySelector('.pointed').textContent.includes('reads')")
     told = f"‘patch·0,2’ (3) reads {said(float(rec.weights(0, 0)[3, 16]))} from ‘patch·3,3’ (16)"
     assert page.locator(".pointed").inner_text() == told
+    page.wait_for_selector(".strip")
+    assert [text.split()[-1] for text in strips(page)] == ["nats", "positions", "rows"]  # no tokens
     look(page, page.url.partition("#")[0])
     page.wait_for_selector("text=No loss")
 

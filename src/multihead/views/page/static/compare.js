@@ -78,6 +78,8 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
   const of = (layer, d) => { const each = (all) => [all[layer.query_text], all[layer.key_text]]; return { words: each(d.texts), padding: each(d.padding) }; };
   const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: point };
   const same = la.queries === lb.queries && la.keys === lb.keys;
+  const [mine, theirs] = [of(la, data).words, of(lb, there).words];
+  const differ = same && mine.flat().length === theirs.flat().length && [0, 1].some((side) => mine[side].some((word, i) => word !== theirs[side][i]));
   const own = [factorsFor(data, a, la), factorsFor(there, b, lb)];
   const [fa, fb] = same ? own.map((some) => some.filter((f) => own.every((all) => all.includes(f)))) : own; // what both have
   const pooled = [...new Set([a, b])].filter((at) => pooledIn(data, at));
@@ -94,8 +96,9 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
       <figure><figcaption>b: ${b} <small>${lb.name}${state.rb ? `, ${legible(there.label)}` : ""}${row !== state.batch ? `, row ${row}` : ""}</small></figcaption>
         <${MapView} map=${maps.b} layer=${lb} ...${of(lb, there)} hidden=${out[1]} label=${`map of head ${b}`} factors=${fb} beside=${maps.a} ...${shared} /></figure>
       ${same ? html`<figure class="difference"><figcaption>a − b</figcaption>
-        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} ...${of(la, data)} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />
-        <${DifferenceLegend} state=${seen} drawn=${apart} /></figure>`
+        <${MapView} map=${maps.a} minus=${maps.b} factors=${fa} layer=${la} ...${of(la, data)} others=${of(lb, there).words} hidden=${[...new Set(out.flat())]} label=${`difference of heads ${a} and ${b}`} drawn=${change(setApart)} ...${shared} />
+        <${DifferenceLegend} state=${seen} drawn=${apart} />
+        ${differ && html`<p class="note">The two texts differ: equal places hold other words.</p>`}</figure>`
     : html`<p class="note">The two maps are of different sizes (${la.queries} × ${la.keys}, ${lb.queries} × ${lb.keys}): there is no difference to draw.</p>`}
     </div>
     ${pooled.length > 0 && html`<p class="note">${pooled.join(" and ")} ${pooled.length > 1 ? "are" : "is"} pooled in this file.</p>`}

@@ -9,8 +9,8 @@ import { sentence } from "./sentence.js";
 
 const PAN = { w: [-0.15, 0], s: [0.15, 0], a: [0, -0.15], d: [0, 0.15] };
 
-/** `minus` is a map that is taken away from this one; `beside` one that shares its range; `begin` says whether a box may be drawn. */
-export function MapView({ map, minus, beside, layer, words, padding, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, begin, drawn, label, compact, factors }) {
+/** `minus` is a map that is taken away from this one, and `others` are its words; `beside` one that shares its range; `begin` says whether a box may be drawn. */
+export function MapView({ map, minus, beside, layer, words, others, padding, hidden, scale, lock, view, setView, hover, pick, cross, held, lassoing, lasso, begin, drawn, label, compact, factors }) {
   const canvas = useRef(), drawing = useRef(), [said, setSaid] = useState("");
   const range = useAnswer(paths.range(map), () => getJSON(paths.range(map)));
   const second = minus || beside;
@@ -21,8 +21,9 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
     if (what === "pick") pickAt(args[0]);
     if (what === "lasso") { box.current = null; lasso?.(args[0]); }
     if (what === "drawn") {
-      if (factor.current !== args[0].factor && pointed.current) describe(); // the same place, closer by
-      factor.current = args[0].factor;
+      const here = pointed.current && drawing.current.valueAt(pointed.current) !== undefined, told = `${args[0].factor} ${here}`;
+      if (factor.current !== told && pointed.current) describe(); // the same place, closer by, or its tile is here now
+      factor.current = told;
       drawn?.(args[0]);
     }
   });
@@ -32,11 +33,11 @@ export function MapView({ map, minus, beside, layer, words, padding, hidden, sca
     return tops.includes(null) ? null : Math.max(...tops);
   };
   const box = useRef(null); // a lasso that is made by keys, until it is taken
-  const turn = useRef(0), pointed = useRef(null), factor = useRef(0);
+  const turn = useRef(0), pointed = useRef(null), factor = useRef("");
   const describe = useSoon(async () => {
     const mine = ++turn.current, place = pointed.current, m = drawing.current;
     const inside = place && place.query < layer.queries && place.key < layer.keys;
-    const found = inside ? await sentence(map, minus, layer, words, { ...place, factor: m.factor }) : "";
+    const found = inside ? await sentence(map, minus, layer, words, { ...place, factor: m.factor, value: m.valueAt(place) }, others) : "";
     if (mine === turn.current) setSaid(found); // an answer that comes late is of what was left
   }, 50);
   const tell = (place) => { pointed.current = place; describe(); };

@@ -1,24 +1,33 @@
 // Home: what was found, the text with the loss of each token, and every head in a grid.
 
-import { html } from "./vendor/preact.js";
+import { html, useState } from "./vendor/preact.js";
 import { setState } from "./state.js";
 import { Grid } from "./grid.js";
 import { Reader } from "./reader.js";
 import { Strip } from "./strips.js";
-import { counted } from "./words.js";
+import { counted, measured, named } from "./words.js";
 
 export function Home({ state, data, names, trouble }) {
-  const name = data.texts.text ? "text" : data.layers[0].query_text;
   return html`<div class="home">
     <section class="found" aria-label="what was found"><h2>What was found</h2><${Found} data=${data} names=${names} /></section>
-    <section class="text" aria-label="the text"><h2>The text</h2>
-      ${data.loss ? html`<p class="note">Shaded by loss: how much each token surprised the model, in nats.</p>
-        <${Strip} label="loss" unit="nats" values=${data.loss} mark=${null} pick=${() => {}} />`
-    : html`<p class="note">No loss: the model gave no next-token logits for this text.</p>`}
-      <${Reader} words=${data.texts[name]} padding=${data.padding[name]} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
-        pinned=${null} hover=${() => {}} pick=${() => {}} label="the text, shaded by loss" /></section>
+    <section class="text" aria-label="the text"><${Text} key=${`${state.rec} ${state.batch}`} data=${data} /></section>
     <section class="heads" aria-label="every head"><${Grid} state=${state} data=${data} names=${names} trouble=${trouble} /></section>
   </div>`;
+}
+
+/** The text, and what the token that is pointed at, or held, cost the model. */
+function Text({ data }) {
+  const name = data.texts.text ? "text" : data.layers[0].query_text, words = data.texts[name], padding = data.padding[name];
+  const [held, setHeld] = useState(null), [pointed, setPointed] = useState(null), at = pointed ?? held;
+  const hold = (i) => { setHeld(held === i ? null : i); setPointed(null); }; // keys tell of what they hold, wherever the pointer rests
+  const said = at === null || !data.loss ? "" : padding?.includes(at) ? `${named(words, at)} is padding.`
+    : data.loss[at] === null ? `${named(words, at)} has no loss: nothing before it tells of it.` : `${named(words, at)} cost ${measured(data.loss[at], "nats")}.`;
+  return html`<h2>The text <span class="told" aria-live="polite">${said}</span></h2>
+    ${data.loss ? html`<p class="note">Shaded by loss: how much each token surprised the model, in nats. Point at one, or hold it, for its own.</p>
+      <${Strip} label="loss" unit="nats" values=${data.loss} mark=${at} pick=${hold} />`
+    : html`<p class="note">No loss: the model gave no next-token logits for this text.</p>`}
+    <${Reader} words=${words} padding=${padding} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
+      pinned=${held} follow=${held !== null} hover=${setPointed} pick=${hold} label="the text, shaded by loss" />`;
 }
 
 function Found({ data, names }) {

@@ -6,10 +6,12 @@ import { wash } from "./colours.js";
 import { useLatest } from "./hooks.js";
 
 const FAINTEST = 0.004;
+let readers = 0; // words are named by reader and place, for whoever is read to
 
 /** `shades` are 0 to 1 a word; `hover` and `pick` are told the place of a word; `padding` are places that are no words. */
 export function Reader({ words, padding, shades, pinned, hover, pick, label, follow = false }) {
-  const box = useRef(), spans = useRef([]), shaded = useRef([]);
+  const box = useRef(), spans = useRef([]), shaded = useRef([]), own = useRef("");
+  if (!own.current) own.current = `reader-${readers++}`;
   const hear = useLatest((what, at) => (what === "hover" ? hover(at) : pick(at)));
   useEffect(() => {
     const made = document.createDocumentFragment();
@@ -18,6 +20,7 @@ export function Reader({ words, padding, shades, pinned, hover, pick, label, fol
       span.className = "word";
       span.textContent = visible(word);
       span.dataset.i = i;
+      span.id = `${own.current}-${i}`;
       span.title = `token ${i}`;
       span.setAttribute("role", "option");
       made.append(span);
@@ -65,7 +68,8 @@ export function Reader({ words, padding, shades, pinned, hover, pick, label, fol
     const to = Math.max(0, Math.min(words.length - 1, (pinned ?? -1) + step));
     if (to !== pinned) hear("pick", to);
   };
-  return html`<div class=${spaced ? "reader spaced" : "reader"} ref=${box} tabindex="0" role="listbox" aria-label=${label} data-keys onKeyDown=${key}
+  return html`<div class=${spaced ? "reader spaced" : "reader"} ref=${box} tabindex="0" role="listbox" aria-label=${label}
+    aria-activedescendant=${pinned === null || pinned >= words.length ? undefined : `${own.current}-${pinned}`} data-keys onKeyDown=${key}
     onPointerOver=${(e) => at(e) !== null && hear("hover", at(e))} onPointerLeave=${() => hear("hover", null)}
     onClick=${(e) => at(e) !== null && hear("pick", at(e))}></div>`;
 }

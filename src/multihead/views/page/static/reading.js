@@ -42,7 +42,7 @@ export function Reading({ state, map, layer, words, padding, info, pinned, hover
       hover=${(i) => !from && point(i === null ? null : { query: i, key: i })} pick=${(i) => hold(i, "to")} label="the text that is asked, shaded by weight" />`}
     ${info && SHOWN.filter((key) => info.strips[key]).map((key) => { // of two texts each strip runs along one
     const asks = key !== "received", values = info.strips[key];
-    return html`<${Strip} label=${asks ? key : "received (key)"} unit=${ALONG[key]} values=${!asks && state.sinks === "hide" ? values.map((v, i) => (info.sinks.includes(i) ? null : v)) : values}
+    return html`<${Strip} label=${asks ? key : "received (key)"} unit=${key === "distance" && layer.query_text.startsWith("places") ? "positions" : ALONG[key]} values=${!asks && state.sinks === "hide" ? values.map((v, i) => (info.sinks.includes(i) ? null : v)) : values}
       mark=${same || asks === from ? place : null} pick=${(i) => hold(i, asks ? "from" : "to")} />`;
   })}`;
 }
