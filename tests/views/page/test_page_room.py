@@ -105,3 +105,18 @@ def test_numbers_and_their_nouns_agree(new_page):
     assert page.locator(".sentence").inner_text().endswith("the weight of 1 row.")
     page.get_by_role("button", name="held").click()
     until(page, "document.querySelector('.strip').textContent.includes('up to 0 nats')")
+
+
+def test_from_head_to_head_the_map_stays_where_it_is(new_page):
+    torch.manual_seed(1)
+    query, key = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
+    query[0, :, 0], key[0, :, 0], key[0, 0, 0] = 3.0, 0.0, 6.0  # a sink in one, none in the other
+    session = Session()
+    session.add(recorded(query, key), "hand", {"model": "by hand"})
+    page = look(new_page(), serve(session), view="head", layer=0, head=0)
+    page.wait_for_selector("button.sinks")
+    before = page.locator(".mapbox canvas").bounding_box()
+    page.keyboard.press("ArrowRight")
+    until(page, "!document.querySelector('button.sinks')")
+    page.wait_for_function(READY)
+    assert page.locator(".mapbox canvas").bounding_box() == before

@@ -22,8 +22,8 @@ function Text({ data }) {
   const hold = (i) => { setHeld(held === i ? null : i); setPointed(null); }; // keys tell of what they hold, wherever the pointer rests
   const said = at === null || !data.loss ? "" : padding?.includes(at) ? `${named(words, at)} is padding.`
     : data.loss[at] === null ? `${named(words, at)} has no loss: nothing before it tells of it.` : `${named(words, at)} cost ${measured(data.loss[at], "nats")}.`;
-  return html`<h2>The text <span class="told" aria-live="polite">${said}</span></h2>
-    ${data.loss ? html`<p class="note">Shaded by loss: how much each token surprised the model, in nats. Point at one, or hold it, for its own.</p>
+  return html`<h2>The text <span class="told" aria-live="polite">${said}</span>${data.loss && !said && html`<span class="note">point at a token, or hold it, for its loss</span>`}</h2>
+    ${data.loss ? html`<p class="note">Shaded by loss: how much each token surprised the model, in nats.</p>
       <${Strip} label="loss" unit="nats" values=${data.loss} mark=${at} pick=${hold} />`
     : html`<p class="note">No loss: the model gave no next-token logits for this text.</p>`}
     <${Reader} words=${words} padding=${padding} shades=${data.loss && data.loss.map((v) => (v === null ? 0 : Math.min(1, v / 8)))}
