@@ -105,10 +105,11 @@ class Path:
         self.modules.append(module)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
-        if id(module) not in self.names:
+        if id(module) not in self.names or in_backward():
             return
-        # A module that raised may have left others behind it.
-        if not in_backward() and any(m is module for m in self.modules):
+        if self.modules and self.modules[-1] is module:
+            self.modules.pop()
+        elif any(m is module for m in self.modules):  # one that raised left others behind it
             while self.modules.pop() is not module:
                 pass
 

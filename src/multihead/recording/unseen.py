@@ -59,12 +59,12 @@ class _Mark:
 class Unseen:
     """The modules, by path, in which attention went by that could not be seen."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.likely: set[str] = set()  # by the shape of a softmax, or by a kernel's name
         self.certain: set[str] = set()  # by what its result was multiplied with
         self._marks: dict[int, tuple[weakref.ref[Tensor], _Mark]] = {}
         self._own: dict[int, tuple[weakref.ref[Tensor], None]] = {}  # beside the parameters
-        for buffer in model.buffers():
+        for buffer in (b for module in modules for b in module._buffers.values() if b is not None):
             _note(self._own, buffer, None)
 
     def among(self, seen: set[str]) -> list[str]:

@@ -75,7 +75,7 @@ class Watch:
         self.model, self.hands = model, []
         self.path = Path(model, self._begin, self._runs_again)
         self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
-        self.unseen = Unseen(model)
+        self.unseen = Unseen(self.path.every.values())
         self.calls = 0
         self._count: dict[str, int] = {}
         self.busy = False  # with a call: what it does to answer it is no call of the model
