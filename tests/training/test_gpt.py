@@ -198,7 +198,7 @@ def test_an_alphabet_of_bytes():
     ids = alphabet("é!")["input_ids"]
     assert ids == [0xC3, 0xA9, 0x21]
     assert alphabet.decode(ids) == "é!"
-    assert mh.recording.recording._text(alphabet, 0xC3) == "<C3>"
+    assert mh.recording.words._text(alphabet, 0xC3) == "<C3>"
     assert alphabet.bos_token_id is None
     assert len(alphabet) == 256
 
