@@ -33,6 +33,7 @@ TABLES = {
     "monitor": ("monitor", training.monitor),
     "gpu": ("gpu", gpu.gpu),
     "gpu_bar": ("gpu", gpu.gpu_bar),
+    "gpu_span": ("gpu", gpu.gpu_span),
     "gpu_sweeps": ("gpu", gpu.gpu_sweeps),
     "gpu_record": ("gpu", gpu.gpu_record),
     "induction": ("induction", training.induction),

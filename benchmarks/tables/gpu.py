@@ -53,6 +53,12 @@ def _gpu(row: dict, name: str) -> str:
     return f"{row[name]:.3f}" if row.get(name) else "–"
 
 
+def gpu_span(body: dict) -> str:
+    """What looking costs, from the least to the most."""
+    ratios = [r["observing"] / r["best"] for r in body["forward"]]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
 def gpu_bar(body: dict) -> str:
     lengths = dict.fromkeys(r["tokens"] for r in body["forward"])
     return "; ".join(
