@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -14,3 +15,13 @@ if not torch.cuda.is_available():
 # `pytest --hypothesis-profile=default` searches afresh.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to train in, with the settings of a model of a moment."""
+    from train_command import TINY  # which imports the library: after what is said above
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return tmp_path

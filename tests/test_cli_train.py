@@ -10,23 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from train_command import TINY, call
 
-from multihead import cli
 from multihead.training import Settings, settings
-
-TINY = "d_model = 8\nnum_heads = 2\nnum_layers = 1\nrows = 8\nsteps = 12\ncheckpoint_every = 4\n"
-
-
-def call(*arguments: str):
-    return CliRunner().invoke(cli.build(), [*arguments], prog_name="multihead")
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.toml").write_text(TINY)
-    return tmp_path
 
 
 def test_help_names_every_option():
