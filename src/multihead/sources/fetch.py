@@ -106,9 +106,11 @@ def unpack(wheel: Wheel, path: Path, into: Path) -> Path:
 def _largest(folder: Path) -> int:
     """The size of the wheel so far: pip moves it about, and may hold a second copy of it."""
     sizes = [0]
-    for path in folder.rglob("*.whl"):
-        with contextlib.suppress(OSError):  # moved meanwhile
-            sizes.append(path.stat().st_size)
+    for place, _, names in os.walk(folder):  # which passes over folders that went meanwhile
+        for name in names:
+            if name.endswith(".whl"):
+                with contextlib.suppress(OSError):  # moved meanwhile
+                    sizes.append((Path(place) / name).stat().st_size)
     return max(sizes)
 
 
