@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from stopping import Stop, stop_at
 
 from multihead.training import Run, Settings, Trainer, saving
 
@@ -10,18 +11,6 @@ TINY = Settings(
     d_model=8, num_heads=2, num_layers=1, context=32, rows=8, tokens=32, steps=11, warmup=5,
     log_every=3, held_out_every=100, checkpoint_every=5, device="cpu",
 )  # fmt: skip
-
-
-class Stop(Exception):  # noqa: N818
-    pass
-
-
-def stop_at(step: int):
-    def after(done):
-        if done.step == step:
-            raise Stop
-
-    return after
 
 
 def of_text(tmp_path, content: str, **changes) -> Trainer:

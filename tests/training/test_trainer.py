@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from stopping import Stop, stop_at
 
 from multihead.training import PRESETS, Run, Settings, Trainer, saving
 from multihead.training.settings import preset, read_toml
@@ -17,18 +18,6 @@ TINY = Settings(
     d_model=8, num_heads=2, num_layers=1, rows=8, tokens=32, steps=23, warmup=5, dropout=0.2,
     log_every=3, held_out_every=100, checkpoint_every=5, device="cpu",
 )  # fmt: skip
-
-
-class Stop(Exception):  # noqa: N818
-    pass
-
-
-def stop_at(step: int):
-    def after(done):
-        if done.step == step:
-            raise Stop
-
-    return after
 
 
 def losses(folder: Path) -> list[dict]:
@@ -84,7 +73,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import torch
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import test_trainer as here
 from multihead.training import Trainer
 
@@ -109,7 +98,9 @@ for moment in {moments}:
 
 def test_killed_while_a_file_is_written(whole, tmp_path):
     moments = [1, 4, 7]  # the settings, and two checkpoints
-    code = KILLED.format(tests=str(Path(__file__).parent), moments=moments, folder=str(tmp_path))
+    code = KILLED.format(
+        tests=[*map(str, Path(__file__).parents[:2])], moments=moments, folder=str(tmp_path)
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     for moment in moments:
