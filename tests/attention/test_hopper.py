@@ -28,26 +28,32 @@ class Hopper:  # all that a compiler asks of a device
 driver.set_active(Hopper())
 from multihead.attention.fused.hopper import hopper_kernel
 from multihead.attention.fused.launch import tiles_of
-from multihead.observation.fused.hopper import cells_on_hopper
+from multihead.observation.fused.hopper import cells_on_hopper, received_on_hopper
 
 dim = int(sys.argv[1])
 q, row = torch.zeros(2, 3, 512, dim, dtype=torch.bfloat16), torch.zeros(2, 3, 512)
 common = dict(heads=3, group=1, queries=512, keys=512, left=1 << 30, right=0, length=1 << 30,
-              offset=0, scale=0.1, cap=0.0, CAP=False, LENGTHS=False, OFFSETS=False, KEYS=128,
-              DIM=dim, STAGES=3, num_warps=4, grid=(1, 1))
+              offset=0, scale=0.1, cap=0.0, CAP=False, LENGTHS=False, OFFSETS=False, DIM=dim,
+              STAGES=3, grid=(1, 1))
 """
 ATTENTION = """
 observing = sys.argv[2] == "observing"
 kernel = hopper_kernel.warmup(
     *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 9, **common, SINKS=False,
     ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False, FIRST_KEYS=observing,
-    prefix=2, ONE_SIDED=True, TURNS=dim == 128,
+    prefix=2, ONE_SIDED=True, TURNS=dim == 128, KEYS=128, num_warps=4,
 )
 """
 CELLS = """
 kernel = cells_on_hopper.warmup(
-    *(tiles_of(q, n, dim) for n in (64, 128)), *[row] * 4, **common, cells=8, UNBOUNDED=True,
-    WIDTH=int(sys.argv[2]),
+    *(tiles_of(q, n, dim) for n in (dim, 64)), *[row] * 4, **common, cells=8, UNBOUNDED=True,
+    WIDTH=int(sys.argv[2]), ROWS=dim, KEYS=64, num_warps=dim // 16, maxnreg=80,
+)
+"""
+RECEIVED = """
+kernel = received_on_hopper.warmup(
+    *(tiles_of(q, 64, dim) for _ in range(2)), *[row] * 4, **common, ROWS=64, KEYS=64, num_warps=4,
+    maxnreg=80,
 )
 """
 TELL = """
@@ -56,7 +62,7 @@ print(kernel.asm["ptx"])
 """
 
 
-def compiled(kernel: str, *arguments: str, cache) -> str:
+def compiled(kernel: str, *arguments: str, cache, most: int = 232_448) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(cache)
     done = subprocess.run(
@@ -65,8 +71,7 @@ def compiled(kernel: str, *arguments: str, cache) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     shared, _, ptx = done.stdout.partition("\n")
-    assert int(shared) <= 232_448  # what a Hopper's multiprocessor has
-    assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
+    assert int(shared) <= most  # a Hopper's multiprocessor has 232,448 bytes
     return ptx
 
 
@@ -74,6 +79,7 @@ def compiled(kernel: str, *arguments: str, cache) -> str:
 @pytest.mark.parametrize(("dim", "kind"), [(64, "observing"), (128, "plain")])
 def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
     ptx = compiled(ATTENTION, str(dim), kind, cache=tmp_path)
+    assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
     loops = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
     assert (
         loops.count("1") == 4
@@ -82,12 +88,15 @@ def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
-@pytest.mark.parametrize(("dim", "width"), [(64, 32), (128, 256)])
-def test_the_map_compiles_to_four_groups(dim, width, tmp_path):
-    ptx = compiled(CELLS, str(dim), str(width), cache=tmp_path)
-    products = ptx.count("wgmma.mma_async")
-    assert products == 4 * 2 * dim // 16  # four groups, two loops, steps of 16 numbers
-    assert "atom." not in ptx  # every cell has one writer
+@pytest.mark.parametrize(
+    ("kernel", "dim", "width", "loops"),
+    [(CELLS, 64, 32, 2), (CELLS, 128, 256, 2), (RECEIVED, 64, 0, 3), (RECEIVED, 128, 0, 3)],
+)
+def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
+    ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)
+    assert ptx.count("wgmma.mma_async") == loops * dim // 16  # steps of 16 numbers
+    assert "maxnreg 80" in ptx
+    assert "atom." not in ptx  # every number has one writer
 
 
 BANDS = {  # left, right, length of 300 keys, offset of the first of 128 rows

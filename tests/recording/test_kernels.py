@@ -22,8 +22,18 @@ def test_losses_of_rows(words):
 def test_norms_of_what_a_key_moves(dim, group):
     torch.manual_seed(0)
     value = torch.randn(2, 2, 70, dim, device=DEVICE).half()
-    weight = torch.randn(2 * group, dim, 31, device=DEVICE)
-    found = output_norms(value, weight @ weight.mT)
-    moved = value.double().repeat_interleave(group, 1) @ weight.double()
+    weight = torch.randn(31, 2 * group * dim, device=DEVICE).T  # as a Linear layer keeps it
+    moved = value.double().repeat_interleave(group, 1) @ weight.double().unflatten(0, (-1, dim))
+    for laid in (weight, weight.contiguous()):
+        found = output_norms(value, laid)
+        torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)
+    assert output_norms(value.new_zeros(1, 1, 3, 200), torch.zeros(200, 200)) is None
+
+
+def test_norms_of_more_keys_than_one_program_takes():
+    torch.manual_seed(0)
+    value = torch.randn(3, 43, 150, 16, device=DEVICE).half()
+    weight = torch.randn(43 * 16, 70, device=DEVICE).half()
+    moved = value.double() @ weight.double().unflatten(0, (43, 16))
+    found = output_norms(value, weight)
     torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)
-    assert output_norms(value.new_zeros(1, 1, 3, 200), torch.zeros(1, 200, 200)) is None

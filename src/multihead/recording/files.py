@@ -148,7 +148,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Each apart: two names may be views of one tensor, which the format does not know."""
-    return {n: t.clone() if t._is_view() else t.contiguous() for n, t in tensors.items()}
+    return {
+        n: t.clone() if t._is_view() or t.untyped_storage().nbytes() > t.nbytes else t.contiguous()
+        for n, t in tensors.items()
+    }
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

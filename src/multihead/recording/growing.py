@@ -18,7 +18,7 @@ from ..positions import Alibi
 from .continuing import goes_on
 from .files import moved_to_disk
 from .joining import join_steps
-from .keeping import kept, send, settle
+from .keeping import kept, kept_ours, send, settle
 from .layer import Chunk, Layer, written
 from .watch import Place
 
@@ -79,7 +79,8 @@ class Growing:
         problem, version, first, new = call
         self.changes, before_bytes = self.changes + 1, self.bytes
         keys = problem.key[:, :, first:] if first else problem.key
-        keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
+        # A cache may be written to in place.
+        keys = keys.clone(memory_format=torch.contiguous_format) if keys.is_cuda else kept(keys)
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
         offset = problem.offset if isinstance(problem.offset, int) else None
@@ -100,9 +101,12 @@ class Growing:
         for name, tensor in extras.items():
             if tensor is not None:
                 self._put(f"{i}.{name}", tensor)
-        self._put(f"{i}.lse", lse, ours=True)
+        told = {f"{i}.lse": lse}
         for key, value in found.items():
-            self._put_stat(f"{i}.stat.{key}", value)
+            told |= _parts(f"{i}.stat.{key}", value)
+        for name, copy in zip(told, kept_ours([*told.values()]), strict=True):
+            self.tensors[name] = copy
+            self.bytes += copy.nbytes
         if self.layer.has_qk:
             self._append(f"key.{version}", keys, new)
         value = problem.value[:, :, first:] if first else problem.value
@@ -117,15 +121,15 @@ class Growing:
         """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
         self.changes += 1
         heads, dim = self.layer.heads, value.shape[-1]
-        weight = weight.reshape(heads, dim, -1)
-        gram = _products_of_rows(weight)
-        if value.is_cuda and len(new) == value.shape[2] and fused.ready(value.device):
+        whole = len(new) == value.shape[2]
+        if value.is_cuda and whole and fused.ready(value.device):
             from .kernels import output_norms
 
-            if (found := output_norms(value, gram)) is not None:
+            if (found := output_norms(value, weight)) is not None:
                 self._append(f"output_norm.{self.layer.chunks[-1].version}", found, new)
                 return
-        whole = len(new) == value.shape[2]
+        weight = weight.reshape(heads, dim, -1).float()
+        gram = weight @ weight.mT
         rows = (value if whole else value[:, :, new]).float()
         rows = rows.repeat_interleave(heads // value.shape[1], dim=1)
         norms = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
@@ -138,10 +142,12 @@ class Growing:
     def so_far(self) -> Layer:
         """The layer as it stands, its pieces laid together and its steps joined into one chunk.
 
-        It goes on growing as before; what is large is shared, not copied.
+        It goes on growing as before; what is large is shared, not copied. Where nothing has to be
+        laid together, what is still on its way need not be waited for.
         """
-        settle()
         tensors = dict(self.tensors)
+        if len(self.layer.chunks) > 1:
+            settle()
         for name, pieces in self._pieces.items():
             if pieces:
                 tensors[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
@@ -164,6 +170,7 @@ class Growing:
 
     def spill(self, folder: Path) -> None:
         """Move what is held in memory to a file, and have it mapped from there."""
+        settle()
         held = {name: t for name, t in self._held().items() if name not in self._on_disk}
         if not held:
             return
@@ -179,7 +186,6 @@ class Growing:
         self.bytes = 0
 
     def _held(self) -> dict[str, Tensor]:
-        settle()
         pieces = {f"{n}/{i}": t for n, some in self._pieces.items() for i, t in enumerate(some)}
         return {**self.tensors, **pieces}
 
@@ -224,23 +230,16 @@ class Growing:
         pieces.append(tensor)
         self.bytes += pieces[-1].nbytes
 
-    def _put(self, name: str, tensor: Tensor, ours: bool = False) -> None:
-        self.tensors[name] = kept(tensor, ours)
+    def _put(self, name: str, tensor: Tensor) -> None:
+        self.tensors[name] = kept(tensor)
         self.bytes += tensor.nbytes
 
-    def _put_stat(self, name: str, value: Any) -> None:
-        if isinstance(value, tuple):
-            for field, part in zip(value._fields, value, strict=True):  # type: ignore[attr-defined]
-                self._put(f"{name}.{field}", part, ours=True)
-        else:
-            self._put(name, value, ours=True)
 
-
-def _products_of_rows(weight: Tensor) -> Tensor:
-    """W Wᵀ of each head, (heads, dim, dim), in float32; a GPU multiplies halves as they are."""
-    if weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16):
-        return torch.bmm(weight, weight.mT, out_dtype=torch.float32)
-    return weight.float() @ weight.float().mT
+def _parts(name: str, statistic: Any) -> dict[str, Tensor]:
+    """A statistic by its names: most are one tensor, a map or the top keys are several."""
+    if isinstance(statistic, Tensor):
+        return {name: statistic}
+    return {f"{name}.{field}": getattr(statistic, field) for field in statistic._fields}
 
 
 def _drop_half_norms(layer: Layer, tensors: dict[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .call import forbids
+from .keeping import kept, settle
 from .losses import Losses, Vocabulary, logits_of
 from .names import in_backward
 
@@ -66,10 +67,10 @@ class Inputs:
         given = _named(module, args, kwargs)
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and _looks_like_ids(ids) and not in_backward():
-            self.source = ids.detach().cpu()
+            self.source = kept(ids)
         mask = given.get("attention_mask")
         if isinstance(mask, Tensor) and mask.ndim == 2 and not in_backward():
-            self.source_padding = mask.detach().bool().cpu()
+            self.source_padding = kept(mask.bool())
         self._note_sizes(given)
 
     def _at_decoder(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -99,7 +100,7 @@ class Inputs:
         if logits is not None and logits.shape[1] > ids.shape[1]:
             logits = None
         self._note_loss(ids, logits, given.get("labels"))
-        self.ids.append(ids.cpu())
+        self.ids.append(kept(ids))
 
     def _ids(self, given: dict[str, Any], args: tuple) -> Tensor | None:
         """The text that is told: a decoder's own, also where it made it of labels."""
@@ -132,20 +133,22 @@ class Inputs:
         if not isinstance(mask, Tensor) or mask.shape[0] != len(ids):
             return
         if mask.ndim == 2:
-            self.padding = mask.detach().bool().cpu()
+            self.padding = kept(mask.bool())
             return
+        settle()
         total = sum(known.shape[1] for known in self.ids) + ids.shape[1]
-        before = ids.new_zeros(len(ids), 0).bool() if self.padding is None else self.padding
+        before = torch.zeros(len(ids), 0).bool() if self.padding is None else self.padding
         # A window lets the last tokens alone be seen: tokens that came since are taken as real.
-        real = torch.nn.functional.pad(before.cpu(), (0, total - before.shape[1]), value=True)
+        real = torch.nn.functional.pad(before, (0, total - before.shape[1]), value=True)
         if mask.ndim == 4 and mask.shape[3] >= total:
             seen = (mask if mask.dtype == torch.bool else ~forbids(mask)).any(1).any(1).cpu()
             known = before.shape[1]
-            real = seen[:, :total] | torch.nn.functional.pad(before.cpu(), (0, total - known))
+            real = seen[:, :total] | torch.nn.functional.pad(before, (0, total - known))
         self.padding = real
 
     def text(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """ids, which of them are real, and their losses; (batch, token) each."""
+        """ids, which of them are real, and their losses; (batch, token) each. Waits for them."""
+        settle()
         if not self.ids or len({len(ids) for ids in self.ids}) > 1:
             return None, None, None
         ids = torch.cat(self.ids, dim=1)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import mmap
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -30,6 +31,25 @@ def kept(tensor: Tensor, ours: bool = False) -> Tensor:
         return tensor.to("cpu", copy=True).contiguous()
     pages = mmap.mmap(-1, tensor.nbytes)
     return torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def kept_ours(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of what is ours. Parts that make up a block of memory on a GPU travel as one."""
+    blocks: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        at = tensor.untyped_storage().data_ptr() if tensor.is_cuda else id(tensor)
+        blocks.setdefault(at, []).append(tensor)
+    copies: dict[int, Tensor] = {}
+    for parts in blocks.values():
+        first = parts[0]
+        size = sum(part.nbytes for part in parts)
+        if len(parts) == 1 or first.untyped_storage().nbytes() != size:
+            copies |= {id(part): kept(part, ours=True) for part in parts}
+            continue
+        room = _set_out(first.as_strided((size // first.itemsize,), (1,), 0))
+        for part in parts:
+            copies[id(part)] = room.as_strided(part.shape, part.stride(), part.storage_offset())
+    return [copies[id(tensor)] for tensor in tensors]
 
 
 def send() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 _WIDEST = 128  # of a head: its square must fit beside the rows
 _AT_ONCE = 4096  # words that are looked at together
+_ROWS, _PROGRAMS = 64, 256  # keys of a tile, and how many programs keep a GPU at work
 
 
 @triton.jit(do_not_specialize=["words", "row_step"])
@@ -40,35 +41,49 @@ def nats(logits: Tensor, targets: Tensor) -> Tensor:
     return found
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "share"])
 def _norms_kernel(
-    value_at, gram_at, norms_at, batch_step, head_step, row_step, heads, group, tokens, dim,
-    ROWS: tl.constexpr, DIM: tl.constexpr,
+    value_at, weight_at, norms_at, batch_step, head_step, row_step, weight_row, weight_column,
+    heads, group, tokens, share, dim, model,
+    ROWS: tl.constexpr, DIM: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    rows, column = block * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
+    part, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    column = tl.arange(0, DIM)
+    # W Wᵀ of this head. Each of its programs works it out anew, sooner than it would be fetched.
+    gram = tl.zeros([DIM, DIM], tl.float32)
+    weight_at += (head * dim + column)[None, :].to(tl.int64) * weight_row
+    for start in tl.range(0, model, AT_ONCE):
+        here = start + tl.arange(0, AT_ONCE)
+        real = (here < model)[:, None] & (column < dim)[None, :]
+        at = here[:, None].to(tl.int64) * weight_column
+        some = tl.load(weight_at + at, mask=real, other=0.0)
+        gram = tl.dot(some.T, some, gram, input_precision="tf32x3")
     value_at += batch.to(tl.int64) * batch_step + (head // group).to(tl.int64) * head_step
-    real = (rows < tokens)[:, None] & (column < dim)[None, :]
-    at = rows.to(tl.int64)[:, None] * row_step + column[None, :]
-    value = tl.load(value_at + at, mask=real, other=0.0).to(tl.float32)
-    square = (column < dim)[:, None] & (column < dim)[None, :]
-    gram_at += head * dim * dim
-    gram = tl.load(gram_at + column[:, None] * dim + column[None, :], mask=square, other=0.0)
-    moved = tl.dot(value, gram, input_precision="tf32x3")
-    norm = tl.sqrt(tl.maximum(tl.sum(moved * value, 1), 0.0))
-    into = norms_at + (batch * heads + head).to(tl.int64) * tokens + rows
-    tl.store(into, norm, mask=rows < tokens)
+    norms_at += (batch * heads + head).to(tl.int64) * tokens
+    for start in tl.range(part * share, tl.minimum(part * share + share, tokens), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        real = (rows < tokens)[:, None] & (column < dim)[None, :]
+        at = rows.to(tl.int64)[:, None] * row_step + column[None, :]
+        value = tl.load(value_at + at, mask=real, other=0.0).to(tl.float32)
+        moved = tl.dot(value, gram, input_precision="tf32x3")
+        norm = tl.sqrt(tl.maximum(tl.sum(moved * value, 1), 0.0))
+        tl.store(norms_at + rows, norm, mask=rows < tokens)
 
 
-def output_norms(value: Tensor, gram: Tensor) -> Tensor | None:
-    """√(v G vᵀ) of each key and query head; None where a head is too wide."""
-    (batch, kv_heads, tokens, dim), heads = value.shape, len(gram)
+def output_norms(value: Tensor, weight: Tensor) -> Tensor | None:
+    """‖v W‖ = √(v (W Wᵀ) vᵀ) of each key and query head; None where a head is too wide.
+
+    value (batch, kv_heads, key, dim), weight (heads · dim, model).
+    """
+    batch, kv_heads, tokens, dim = value.shape
+    heads = weight.shape[0] // dim
     if dim > _WIDEST or value.stride(-1) != 1:
         return None
     found = torch.empty(batch, heads, tokens, dtype=torch.float32, device=value.device)
-    _norms_kernel[(triton.cdiv(tokens, 64), heads, batch)](
-        value, gram.contiguous(), found, value.stride(0), value.stride(1), value.stride(2), heads,
-        heads // kv_heads, tokens, dim, ROWS=64, DIM=max(16, triton.next_power_of_2(dim)),
-        num_warps=4,
+    share = _ROWS * triton.cdiv(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
+    _norms_kernel[(triton.cdiv(tokens, share), heads, batch)](
+        value, weight, found, value.stride(0), value.stride(1), value.stride(2), *weight.stride(),
+        heads, heads // kv_heads, tokens, share, dim, weight.shape[1], ROWS=_ROWS,
+        DIM=max(16, triton.next_power_of_2(dim)), AT_ONCE=64, num_warps=4 if dim <= 64 else 8,
     )  # fmt: skip
     return found

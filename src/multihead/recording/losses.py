@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import fused
+from .keeping import kept
 from .names import in_backward
 
 _AT_ONCE = 64  # rows of logits at a time; on a GPU, which likes them wider, 16 times as many
@@ -27,29 +28,35 @@ class Losses:
 
     def add(self, ids: Tensor, logits: Tensor | None, unlabelled: Tensor | None) -> None:
         """Of tokens, by those before them; NaN where nothing was said, or said to be left out."""
-        loss = torch.full(ids.shape, torch.nan)
-        self.parts.append(loss)
         last, self._last = self._last, None
         if logits is None or not _fits(logits, ids):
+            self.parts.append(torch.full(ids.shape, torch.nan))
             return
+        ids = ids.to(logits.device)
+        loss = torch.full(ids.shape, torch.nan, device=ids.device)
         if last is not None:
-            loss[:, 0] = _nats(last, ids[:, :1])[:, 0]
+            loss[:, :1] = _nats(last.to(ids.device), ids[:, :1])
         rows = logits.shape[1]  # the last ones, where a model gives only those that are needed
         first = ids.shape[1] - rows
         if rows > 1:
             loss[:, first + 1 :] = _nats(logits[:, :-1], ids[:, first + 1 :])
         if unlabelled is not None:
-            loss[unlabelled.cpu()] = torch.nan
-        self._last = logits[:, -1:].detach().clone()  # a view would keep them all
+            loss.masked_fill_(unlabelled.to(ids.device), torch.nan)
+        # On a GPU an answer would have to be waited for; so those that know fewer words say NaN.
+        strange = (ids >= logits.shape[2]).any()
+        self.parts.append(kept(loss.masked_fill_(strange, torch.nan)))
+        self._last = logits[:, -1:].detach().masked_fill(strange, torch.nan)  # a copy: not them all
 
     def add_masked(self, labels: Tensor, logits: Tensor | None) -> None:
         """Of labels, each by its own row: the model sees all of a text but what they stand for."""
         loss = torch.full(labels.shape, torch.nan)
         self.parts.append(loss)
         asked = labels.clamp(min=0)
-        if logits is not None and logits.shape[1] == labels.shape[1] and _fits(logits, asked):
+        if logits is None or logits.shape[1] != labels.shape[1] or not _fits(logits, asked):
+            return
+        if int(asked.max()) < logits.shape[2]:
             self.masked = True
-            loss.copy_(_nats(logits, asked).masked_fill(labels.cpu() < 0, torch.nan))
+            loss.copy_(_nats(logits, asked).masked_fill(labels < 0, torch.nan))
 
     def joined(self, real: Tensor | None) -> Tensor | None:
         """(batch, token), NaN at padding and behind it; None where there is nothing else."""
@@ -66,17 +73,20 @@ def _fits(logits: Tensor, ids: Tensor) -> bool:
         logits.ndim == 3
         and len(logits) == len(ids)
         and logits.shape[1] <= ids.shape[1]
-        and int(ids.max()) < logits.shape[2]
+        and logits.shape[2] > 0
     )
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """−ln softmax at the targets, (batch, row), a few rows at a time through one buffer."""
+    """−ln softmax at the targets, (batch, row), a few rows at a time through one buffer.
+
+    Of a target beyond the last word, that of the last.
+    """
+    targets = targets.long().clamp(max=logits.shape[2] - 1)
     if logits.is_cuda and logits.stride(-1) == 1 and fused.ready(logits.device):
         from .kernels import nats
 
-        each = (nats(*text) for text in zip(logits, targets.long(), strict=True))
-        return torch.stack([*each]).cpu()
+        return torch.stack([nats(*text) for text in zip(logits, targets, strict=True)])
     found = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
     at_once = min(16 * _AT_ONCE if logits.is_cuda else _AT_ONCE, targets.shape[1])
     buffer = found.new_empty(len(logits), at_once, logits.shape[2])
@@ -85,9 +95,9 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
         rows = slice(first, first + some.shape[1])
         top = some.amax(-1, keepdim=True).float()
         powers = torch.sub(some, top, out=buffer[:, : some.shape[1]]).exp_()
-        own = some.gather(-1, targets[:, rows, None].long()).float()
+        own = some.gather(-1, targets[:, rows, None]).float()
         found[:, rows] = (powers.sum(-1).log_() + (top - own)[..., 0]).to(found.dtype)
-    return found.cpu()
+    return found
 
 
 class Vocabulary:

@@ -69,14 +69,18 @@ class Path:
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
         self.every = dict(model.named_modules())
-        self.names = {id(module): _plain(name) or own for name, module in self.every.items()}
+        self._has_shells = any(_SHELL in name for name in self.every)
+        self.names = {id(module): name for name, module in self.every.items()}
+        if self._has_shells:
+            self.names = {i: _plain(name) for i, name in self.names.items()}
+        self.names[id(model)] = own
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
         self._owner, self._until_end = threading.get_ident(), contextlib.ExitStack()
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
     def __enter__(self) -> Path:
-        if any(_SHELL in name for name in self.every):  # seen beside what is in them: that is known
+        if self._has_shells:  # seen beside what is in them: that is known
             self._until_end.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
         for hook in (

@@ -40,6 +40,8 @@ def real_of_layer(layer: Layer) -> Tensor | None:
     """As its mask tells: for models that are not told so by an attention_mask."""
     if layer.crosses or len(layer.chunks) > 1 or layer.queries != layer.keys:
         return None
+    if "0.mask.0" not in layer.tensors:  # by a rule without data, told at once
+        return None
     asked = layer.asked(0)
     return unpadded(asked["mask"], layer.batch, layer.keys, asked["offset"])
 

@@ -42,6 +42,7 @@ class Recorder(Hand):
         self.layers: dict[int, Growing] = {}
         self._new_text, self._kept, self._rules = new_text, kept, Rules()
         self._fresh = True  # no call of this pass has come yet
+        self._rows = torch.arange(0)  # 0, 1, 2, … as many as the last call had
         self._values: dict[
             int, tuple[Tensor, Sequence[int]]
         ] = {}  # waiting for their output projection
@@ -64,8 +65,9 @@ class Recorder(Hand):
             calm, lse = calmed(firm), alone(lse)
             layer = self._layer(place, call, calm)
             related = layer.relate(calm)
-            every = torch.arange(problem.query.shape[2], device=lse.device)
-            view = View(related.problem, lse, every, len(every))
+            if len(self._rows) != lse.shape[2] or self._rows.device != lse.device:
+                self._rows = torch.arange(lse.shape[2], device=lse.device)
+            view = View(related.problem, lse, self._rows, len(self._rows))
             if related.problem is not calm:  # its rows or keys are counted from elsewhere
                 told = {}
             rest = tuple(s for s in self.statistics if s.key not in told)
@@ -99,13 +101,12 @@ class Recorder(Hand):
 
 def calmed(problem: Problem) -> Problem:
     """The same question, which remembers nothing of where it came from."""
-    changes = {name: alone(getattr(problem, name)) for name in ("query", "key", "value")}
-    changes |= {
-        name: alone(given)
-        for name in ("bias", "sinks")
-        if isinstance(given := getattr(problem, name), Tensor)
-    }
-    return dataclasses.replace(problem, **changes)
+    names = ("query", "key", "value", "bias", "sinks")
+    given = {n: t for n in names if isinstance(t := getattr(problem, n), Tensor)}
+    if not torch._C._are_functorch_transforms_active():
+        given = {n: t for n, t in given.items() if t.requires_grad}
+    changes = {n: alone(t) for n, t in given.items()}
+    return dataclasses.replace(problem, **changes) if changes else problem
 
 
 def alone(tensor: Tensor) -> Tensor:

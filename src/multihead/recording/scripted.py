@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from types import FunctionType
 
@@ -14,6 +15,7 @@ _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attenti
 _PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
 _DEEP = 4  # helpers that call helpers
 _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: parameters, modules, hooks
+_PLAIN = frozenset(map(type, (True, 1, 1.0, "", None, OrderedDict(), set(), nn.Parameter())))
 
 
 def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
@@ -27,7 +29,11 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
-        own = (value for key, value in vars(module).items() if key not in _EVERY_MODULES)
+        # By its type first: a model has thousands of fields, and nearly all are plain.
+        own = [
+            value for key, value in vars(module).items()
+            if type(value) not in _PLAIN and key not in _EVERY_MODULES
+        ]  # fmt: skip
         for function in (*_held(own), *_named(type(module))):
             if _works_attention_out(str(function.graph)):
                 raise ValueError(
@@ -44,12 +50,13 @@ def _works_attention_out(graph: str) -> bool:
 def _held(values: Iterable[object]) -> Iterator[torch.jit.ScriptFunction]:
     """Those that a module keeps, in lists and dicts too."""
     for value in values:
-        if isinstance(value, torch.jit.ScriptFunction):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _held(value)
-        elif type(value) is dict:
-            yield from _held(value.values())
+        kind = type(value)  # isinstance would ask a configuration for its class, which takes long
+        if issubclass(kind, torch.jit.ScriptFunction):
+            yield value  # type: ignore[misc]
+        elif issubclass(kind, list | tuple):
+            yield from _held(value)  # type: ignore[arg-type]
+        elif kind is dict:
+            yield from _held(value.values())  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(1024)  # a model has many modules of a kind

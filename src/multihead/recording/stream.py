@@ -15,6 +15,7 @@ from torch import nn
 
 from .growing import Growing
 from .inputs import Inputs
+from .keeping import settle
 from .recording import Recording
 from .saving import Saving, check_done
 
@@ -68,6 +69,7 @@ class Stream:
         _, known = self._written.get(layer.layer.index, (0, 0))
         if rows < 2 * known:
             return False
+        settle()
         self._saving.write_layer(self._text, layer.so_far())
         self._written[layer.layer.index] = layer.changes, rows
         return True

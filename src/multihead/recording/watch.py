@@ -209,8 +209,8 @@ class _Mode(TorchFunctionMode):
         watch = self.watch
         if watch.busy:
             return func(*args, **kwargs)
-        path = watch.path
-        if func in _READERS and (path.modules or in_backward()):
+        modules = watch.path.modules
+        if func in _READERS and (modules or in_backward()):
             builds = torch.is_grad_enabled() and not watch.leaves_no_trace()
             with torch.set_grad_enabled(builds):
                 call = _READERS[func](args, kwargs)
@@ -218,8 +218,8 @@ class _Mode(TorchFunctionMode):
         if watch._asking is not None and func in PRODUCTS and not kwargs:
             watch.look_for_projection(func, args)
         out = func(*args, **kwargs)
-        if path.modules and not watch.unseen.passes(func, args, out):
-            watch.unseen.saw(func, args, kwargs, out, path.names[id(path.modules[-1])])
+        if modules and not watch.unseen.passes(func, args, out):
+            watch.unseen.saw(func, args, kwargs, out, watch.path.names[id(modules[-1])])
         return out
 
 

@@ -92,7 +92,7 @@ def look(problem: Problem, asked: Asked) -> Told:
     given = (problem.query, problem.key, problem.value, problem.sinks)
     question = question_of(problem)
     told = _Fused.apply(*given, question, asked) if problem.differentiable else None
-    return Told(*told) if told is not None else _forward(question, asked)
+    return Told(*told) if told is not None else _forward(question, asked._replace(together=True))
 
 
 class _Fused(torch.autograd.Function):

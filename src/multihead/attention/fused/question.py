@@ -78,6 +78,7 @@ class Asked(NamedTuple):
     peak: bool = False
     peak_key: bool = False
     masses: tuple[Band, ...] = ()
+    together: bool = False  # whether numbers of rows may be parts of one block of memory
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -99,6 +100,9 @@ class Told(NamedTuple):
     def empty(out: Tensor, asked: Asked) -> Told:
         """Room for what is going to be told."""
         rows = out.shape[:3]
+        floats = 1 + sum(asked[:3]) + len(asked.masses)
+        if asked.together and floats > 1 and rows.numel() % 4 == 0:  # each begins at 16 bytes
+            return Told._in_one_block(out, asked, floats)
 
         def room(wanted: bool, *more: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
             return out.new_empty(*more, *rows, dtype=dtype) if wanted else None
@@ -108,6 +112,18 @@ class Told(NamedTuple):
             room(asked.distance), room(asked.peak), room(asked.peak_key, dtype=torch.int64),
             room(bool(asked.masses), len(asked.masses)),
         )  # fmt: skip
+
+
+    @staticmethod
+    def _in_one_block(out: Tensor, asked: Asked, floats: int) -> Told:
+        rows, masses = out.shape[:3], len(asked.masses)
+        block = out.new_empty(floats, *rows, dtype=torch.float32)
+        lse, *told = block[: floats - masses].unbind()
+        given = iter(told)
+        entropy, distance, peak = (next(given) if wanted else None for wanted in asked[:3])
+        peak_key = out.new_empty(rows, dtype=torch.int64) if asked.peak_key else None
+        in_masses = block[floats - masses :] if masses else None
+        return Told(out, lse, entropy, distance, peak, peak_key, in_masses)
 
 
 class Pulls(NamedTuple):

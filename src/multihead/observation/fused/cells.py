@@ -43,8 +43,8 @@ from ...attention.fused.tile import (
 
 _SIDE = 16 if INTERPRETED else 64  # of a tile
 _AT_ONCE = 2048  # rows whose links are counted together
-# Of the Hopper kernel: rows of a program and of a warp, keys of a tile and of the narrowest cell.
-_ROWS, _PART, _KEYS, _NARROWEST = 256, 16, 128, 8
+# Of the Hopper kernel: rows of a warp, keys of a tile and of the narrowest cell.
+_PART, _KEYS, _NARROWEST = 16, 64, 8
 
 
 @triton.jit
@@ -204,10 +204,12 @@ def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Ten
     batch, heads, queries, dim = q.shape
     dims, parts = width(dim), queries // _PART
     found = q.new_zeros(2, batch, heads, cells, parts // cells, cells, dtype=torch.float32)
-    cells_on_hopper[(triton.cdiv(queries, _ROWS) * heads, batch)](
-        tiles_of(q, 64, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
+    rows = dims  # of a program; keys of wide heads had better serve more of them
+    cells_on_hopper[(triton.cdiv(queries, rows) * heads, batch)](
+        tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
         **pointers_of(question, lse), cells=cells, UNBOUNDED=question.band.left == FAR,
-        WIDTH=k.shape[2] // cells, KEYS=_KEYS, DIM=dims, STAGES=3, num_warps=4,
+        WIDTH=k.shape[2] // cells, ROWS=rows, KEYS=_KEYS, DIM=dims, STAGES=3,
+        num_warps=rows // _PART, maxnreg=80,
     )  # fmt: skip
     total, largest = found.unbind()
     return total.sum(3), largest.amax(3)

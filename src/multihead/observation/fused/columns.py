@@ -15,7 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...attention.fused.launch import plain, rows_of, sweep_sizes, width
+from ...attention.fused.launch import (
+    hopper_takes,
+    plain,
+    pointers_of,
+    rows_of,
+    sweep_sizes,
+    tiles_of,
+    width,
+)
 from ...attention.fused.question import Question
 from ...attention.fused.tile import (
     NEVER,
@@ -84,10 +92,18 @@ def received(question: Question, lse: Tensor) -> Tensor:
     q, k = plain(question.query), plain(question.key)
     batch, heads, _, dim = q.shape
     dims, keys = width(dim), k.shape[2]
-    down, across, warps, stages, _ = sweep_sizes(
-        q.device, dims
-    )  # keys go down here, and rows across
     found = q.new_empty(batch, heads, keys, dtype=torch.float32)
+    if hopper_takes(q.device, dims):
+        from .hopper import received_on_hopper
+
+        received_on_hopper[(triton.cdiv(keys, 64) * heads, batch)](
+            tiles_of(q, 64, dims), tiles_of(k, 64, dims), lse.contiguous(), found,
+            **pointers_of(question, lse), ROWS=64, KEYS=64, DIM=dims, STAGES=2, num_warps=4,
+            maxnreg=80,
+        )  # fmt: skip
+        return found
+    # Keys go down here, and rows across.
+    down, across, warps, stages, _ = sweep_sizes(q.device, dims)
     received_kernel[(triton.cdiv(keys, down) * heads, batch)](
         rows_of(q, across, dims), rows_of(k, down, dims), lse.contiguous(), found,
         **question.numbers, ROWS=across, KEYS=down, DIM=dims, num_warps=warps, num_stages=stages,
