@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention import fused
-from ..attention.problem import Problem, exact
+from ..attention.problem import Problem
 from ..masks import dense, prefix
 from ..positions import Alibi
 from .continuing import goes_on
@@ -20,6 +19,7 @@ from .files import moved_to_disk
 from .joining import join_steps
 from .keeping import kept, kept_ours, send, settle
 from .layer import Chunk, Layer, written
+from .norms import both_norms, value_norms
 from .watch import Place
 
 
@@ -46,6 +46,7 @@ class Growing:
             tensors=self.tensors,
         )  # fmt: skip
         self._last: Tensor | None = None  # the keys of the last call, whole
+        self._values: tuple[Tensor, Sequence[int]] | None = None  # of it, while W_O is awaited
         self._pieces: dict[str, list[Tensor]] = {}
         self._on_disk: set[str] = set()
         self.changes = 0  # how often something came: a file of it may be older
@@ -77,10 +78,10 @@ class Growing:
     def add(self, call: Related, lse: Tensor, found: dict[str, Any]) -> None:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
+        self.add_norms(None)
         self.changes, before_bytes = self.changes + 1, self.bytes
         keys = problem.key[:, :, first:] if first else problem.key
-        # A cache may be written to in place.
-        keys = keys.clone(memory_format=torch.contiguous_format) if keys.is_cuda else kept(keys)
+        keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
         offset = problem.offset if isinstance(problem.offset, int) else None
@@ -109,35 +110,25 @@ class Growing:
             self.bytes += copy.nbytes
         if self.layer.has_qk:
             self._append(f"key.{version}", keys, new)
-        value = problem.value[:, :, first:] if first else problem.value
-        norms = torch.linalg.vector_norm(value, dim=-1, dtype=exact(value.dtype))
-        self._append(f"value_norm.{version}", norms.float(), new)
+        self._values = problem.value[:, :, first:] if first else problem.value, new
         self.is_cuda = keys.is_cuda
         self._last = keys  # to compare the next call with: where that will be, on the device
         self.added = self.bytes - before_bytes
         send()
 
-    def add_output_norms(self, value: Tensor, new: Sequence[int], weight: Tensor) -> None:
-        """‖v W_O‖² = v (W_O W_Oᵀ) vᵀ, for the keys that are new; each query head has its own."""
+    def add_norms(self, weight: Tensor | None) -> None:
+        """‖v‖ of the last call's values, and ‖v W_O‖ where W_O was found; once each call."""
+        if self._values is None:
+            return
+        (value, new), self._values = self._values, None
+        version = self.layer.chunks[-1].version
+        if weight is None:
+            self._append(f"value_norm.{version}", value_norms(value), new)
+            return
         self.changes += 1
-        heads, dim = self.layer.heads, value.shape[-1]
-        whole = len(new) == value.shape[2]
-        if value.is_cuda and whole and fused.ready(value.device):
-            from .kernels import output_norms
-
-            if (found := output_norms(value, weight)) is not None:
-                self._append(f"output_norm.{self.layer.chunks[-1].version}", found, new)
-                return
-        weight = weight.reshape(heads, dim, -1).float()
-        gram = weight @ weight.mT
-        rows = (value if whole else value[:, :, new]).float()
-        rows = rows.repeat_interleave(heads // value.shape[1], dim=1)
-        norms = (rows @ gram).mul_(rows).sum(-1).clamp_(min=0).sqrt_()
-        if not whole:
-            every = norms.new_zeros(*norms.shape[:2], value.shape[2])
-            every[:, :, new] = norms
-            norms = every
-        self._append(f"output_norm.{self.layer.chunks[-1].version}", norms, new)
+        own, moved = both_norms(value, new, weight)
+        self._append(f"value_norm.{version}", own, new)
+        self._append(f"output_norm.{version}", moved, new)
 
     def so_far(self) -> Layer:
         """The layer as it stands, its pieces laid together and its steps joined into one chunk.
@@ -145,6 +136,7 @@ class Growing:
         It goes on growing as before; what is large is shared, not copied. Where nothing has to be
         laid together, what is still on its way need not be waited for.
         """
+        self.add_norms(None)
         tensors = dict(self.tensors)
         if len(self.layer.chunks) > 1:
             settle()
@@ -170,6 +162,7 @@ class Growing:
 
     def spill(self, folder: Path) -> None:
         """Move what is held in memory to a file, and have it mapped from there."""
+        self.add_norms(None)
         settle()
         held = {name: t for name, t in self._held().items() if name not in self._on_disk}
         if not held:

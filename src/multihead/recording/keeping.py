@@ -26,7 +26,7 @@ def kept(tensor: Tensor, ours: bool = False) -> Tensor:
     """
     tensor = tensor.detach()
     if tensor.is_cuda:
-        return _set_out(tensor if ours and tensor.is_contiguous() else _copied(tensor))
+        return _set_out(tensor if ours and _is_all_there(tensor) else tensor.clone())
     if tensor.nbytes < _LARGE:
         return tensor.to("cpu", copy=True).contiguous()
     pages = mmap.mmap(-1, tensor.nbytes)
@@ -83,13 +83,17 @@ class _Waiting(threading.local):  # a model is watched in one thread, another in
 _waiting = _Waiting()
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _is_all_there(tensor: Tensor) -> bool:
+    """Whether nothing else lies between its numbers, whatever their order."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _set_out(source: Tensor) -> Tensor:
-    """Where it will be, in pinned memory."""
-    into = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    """Where it will be, in pinned memory, its numbers in the order that they have: no other takes
+    one way.
+    """
+    size, steps = source.shape, source.stride()
+    into = torch.empty_strided(size, steps, dtype=source.dtype, pin_memory=True)
     _waiting.by_device.setdefault(source.device, []).append((source, into))
     return into
 

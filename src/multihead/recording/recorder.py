@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -43,14 +43,13 @@ class Recorder(Hand):
         self._new_text, self._kept, self._rules = new_text, kept, Rules()
         self._fresh = True  # no call of this pass has come yet
         self._rows = torch.arange(0)  # 0, 1, 2, … as many as the last call had
-        self._values: dict[
-            int, tuple[Tensor, Sequence[int]]
-        ] = {}  # waiting for their output projection
 
     def begin(self) -> None:
         refuse_drafts()
         self._fresh = True
-        self._values.clear()
+        with torch.no_grad():
+            for layer in self.layers.values():
+                layer.add_norms(None)  # before a cache is written to
 
     def answer(self, place: Place, call: Call) -> Tensor:
         if isinstance(call.mask, dense) or isinstance(call.bias, Tensor):
@@ -73,7 +72,6 @@ class Recorder(Hand):
             rest = tuple(s for s in self.statistics if s.key not in told)
             told = {key: alone(value) for key, value in told.items()}
             layer.add(related, lse, told | gather(view, rest))
-            self._values[place.index] = (calm.value, related.new)
             self._kept(layer)
         return out
 
@@ -92,11 +90,9 @@ class Recorder(Hand):
         return known
 
     def projected(self, place: Place, weight: Tensor) -> None:
-        if place.index not in self._values:
-            return
-        value, new = self._values.pop(place.index)
-        with exactly(value):
-            self.layers[place.index].add_output_norms(value, new, alone(weight))
+        if place.index in self.layers:
+            with exactly(weight):
+                self.layers[place.index].add_norms(alone(weight))
 
 
 def calmed(problem: Problem) -> Problem:

@@ -29,9 +29,12 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
+        fields = vars(module)
+        if _is_torchs_own(type(module)) and not module._modules and "forward" not in fields:
+            continue  # a layer that runs what PyTorch wrote: most of a model's modules are such
         # By its type first: a model has thousands of fields, and nearly all are plain.
         own = [
-            value for key, value in vars(module).items()
+            value for key, value in fields.items()
             if type(value) not in _PLAIN and key not in _EVERY_MODULES
         ]  # fmt: skip
         for function in (*_held(own), *_named(type(module))):
@@ -41,6 +44,11 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
                     "attention out, outside of Python where it cannot be seen; have it call the "
                     "function it was made from."
                 )
+
+
+@functools.lru_cache(1024)
+def _is_torchs_own(kind: type) -> bool:
+    return kind.__module__.startswith("torch.nn.modules.")
 
 
 def _works_attention_out(graph: str) -> bool:

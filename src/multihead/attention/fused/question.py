@@ -113,7 +113,6 @@ class Told(NamedTuple):
             room(bool(asked.masses), len(asked.masses)),
         )  # fmt: skip
 
-
     @staticmethod
     def _in_one_block(out: Tensor, asked: Asked, floats: int) -> Told:
         rows, masses = out.shape[:3], len(asked.masses)

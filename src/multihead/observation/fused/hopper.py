@@ -182,10 +182,9 @@ def received_on_hopper(
     low, plain_low, plain_high, high = rows_of_keys(
         first, last, left, right, length, offset, queries, ROWS
     )
-    high = up(high, ROWS)
-    plain_low = gl.minimum(plain_low, gl.maximum(high, low))
-    plain_high = gl.maximum(plain_high, plain_low)
-    high = gl.maximum(high, plain_high)
+    high = gl.maximum(up(high, ROWS), low)
+    plain_low = gl.minimum(plain_low, high)  # of keys that nobody sees they lie behind
+    plain_high = gl.minimum(gl.maximum(plain_high, plain_low), high)
 
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
