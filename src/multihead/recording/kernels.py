@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..attention.fused.launch import blocks, width
+
 _WIDEST = 128  # of a head: its square must fit beside the rows
 _AT_ONCE = 4096  # words that are looked at together
 _ROWS, _PROGRAMS = 64, 256  # keys of a tile, and how many programs keep a GPU at work
@@ -92,10 +94,10 @@ def norms(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     own = value.new_empty(batch, kv_heads, tokens, dtype=torch.float32)
     moved = value.new_empty(batch, heads, tokens, dtype=torch.float32)
-    share = _ROWS * triton.cdiv(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
-    _norms_kernel[(triton.cdiv(tokens, share), heads, batch)](
+    share = _ROWS * blocks(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
+    _norms_kernel[(blocks(tokens, share), heads, batch)](
         value, weight, own, moved, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
         tokens, share, dim, weight.shape[1], ROWS=_ROWS,
-        DIM=max(16, triton.next_power_of_2(dim)), AT_ONCE=64, num_warps=4 if dim <= 64 else 8,
+        DIM=width(dim), AT_ONCE=64, num_warps=4 if dim <= 64 else 8,
     )  # fmt: skip
     return own, moved

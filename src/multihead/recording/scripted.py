@@ -35,9 +35,10 @@ def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
         # By its type first: a model has thousands of fields, and nearly all are plain.
         own = [
             value for key, value in fields.items()
-            if type(value) not in _PLAIN and key not in _EVERY_MODULES
+            if type(value) not in _PLAIN and key not in _EVERY_MODULES and _holds(type(value))
         ]  # fmt: skip
-        for function in (*_held(own), *_named(type(module))):
+        named = _named(type(module))
+        for function in (*_held(own), *named) if own else named:
             if _works_attention_out(str(function.graph)):
                 raise ValueError(
                     f"{name or 'the model'} calls {function.name}, a torch.jit function that works "
@@ -51,6 +52,12 @@ def _is_torchs_own(kind: type) -> bool:
     return kind.__module__.startswith("torch.nn.modules.")
 
 
+@functools.lru_cache(1024)  # isinstance would ask a configuration for its class, which takes long
+def _holds(kind: type) -> bool:
+    """Whether a value of this kind is a scripted function, or may hold some."""
+    return issubclass(kind, torch.jit.ScriptFunction | list | tuple) or kind is dict
+
+
 def _works_attention_out(graph: str) -> bool:
     return any(kind in graph for kind in _SOFTMAX) or len(_PRODUCTS.findall(graph)) > 1
 
@@ -58,13 +65,14 @@ def _works_attention_out(graph: str) -> bool:
 def _held(values: Iterable[object]) -> Iterator[torch.jit.ScriptFunction]:
     """Those that a module keeps, in lists and dicts too."""
     for value in values:
-        kind = type(value)  # isinstance would ask a configuration for its class, which takes long
-        if issubclass(kind, torch.jit.ScriptFunction):
-            yield value  # type: ignore[misc]
-        elif issubclass(kind, list | tuple):
-            yield from _held(value)  # type: ignore[arg-type]
-        elif kind is dict:
-            yield from _held(value.values())  # type: ignore[attr-defined]
+        if not _holds(type(value)):
+            continue
+        if isinstance(value, torch.jit.ScriptFunction):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _held(value)
+        elif type(value) is dict:
+            yield from _held(value.values())
 
 
 @functools.lru_cache(1024)  # a model has many modules of a kind

@@ -77,29 +77,29 @@ class Unseen:
         While no scores are followed, a function of an activation is of no interest unless it may
         make some: products, softmaxes, and pairs that grow by broadcasting.
         """
-        if self._marks:
+        if self._marks or not args:
             return False
         kind = _KINDS.get(func)
         if kind is None:
             kind = _KINDS[func] = _kind(getattr(func, "__name__", "").partition(".")[0])
-        if kind == "looked at" or not args:
-            return False
         first = args[0]
+        if type(first) is Tensor:
+            if kind == "other":
+                return self._is_activation(first)
+            keeps = kind == "pair" and out is not first and type(out) is Tensor
+            return keeps and out.shape == first.shape and self._is_activation(first)
         if type(first) is nn.Parameter:  # a norm's weight: what it makes is an activation again
             return kind == "pair" and len(args) > 1 and self._is_activation(args[1])
         if type(first) is tuple or type(first) is list:
             return kind == "other" and bool(first) and all(map(self._is_activation, first))
-        return self._is_activation(first) and (
-            kind == "other"
-            or (out is not first and isinstance(out, Tensor) and out.shape == first.shape)
-        )
+        return False
 
     def _is_activation(self, tensor: Any) -> bool:
         """Whether it is surely one, told fast."""
         if type(tensor) is not Tensor or id(tensor) in self._own:
             return False
         base = tensor._base
-        return base is None or not isinstance(base, nn.Parameter)
+        return base is None or type(base) is Tensor or not isinstance(base, nn.Parameter)
 
     def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         """A function of torch that the model called, and what it gave."""

@@ -81,7 +81,12 @@ def sweep_sizes(device: torch.device, dim: int) -> Sizes:
 
 def width(dim: int) -> int:
     """The next power of two, which is what a tile must have."""
-    return max(16, triton.next_power_of_2(dim))
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def blocks(length: int, step: int) -> int:
+    """How many steps a length takes; Triton's own cdiv is made for kernels, and slow out here."""
+    return -(-length // step)
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -111,10 +116,16 @@ def _steps(tensor: Tensor) -> list[int]:
 
 def tiles_of(tensor: Tensor, rows: int, dim: int) -> object:
     """The same, with the layout that the tile has in shared memory."""
+    shape, block = [*tensor.shape], [1, 1, rows, dim]
+    return _tiles()(tensor, shape, _steps(tensor), block, _layout(rows, dim))
+
+
+@functools.cache
+def _tiles() -> type:
+    """Gluon's descriptor without its checks, a tenth of a launch: `plain` saw to all of them."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as WithLayout
 
-    shape, block = [*tensor.shape], [1, 1, rows, dim]
-    return WithLayout(tensor, shape, _steps(tensor), block, _layout(rows, dim))
+    return type("Tiles", (WithLayout,), {"__post_init__": lambda self: None})
 
 
 @functools.cache
@@ -160,7 +171,7 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     )
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked)
-    forward_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+    forward_kernel[(blocks(queries, rows) * heads, batch)](
         rows_of(q, rows, dims), rows_of(k, keys, dims), rows_of(v, keys, value_dims),
         rows_of(out, rows, value_dims), *told[1:], numbers_of(asked.masses, q.device),
         question.sinks, **question.numbers, SINKS=question.sinks is not None, **asked.flags,
@@ -184,7 +195,7 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
-    hopper_kernel[(triton.cdiv(queries, 128) * heads, batch)](
+    hopper_kernel[(blocks(queries, 128) * heads, batch)](
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
         prefix=first.length, FIRST_KEYS=in_sight, SINKS=sinks is not None, **asked.flags,
@@ -204,9 +215,9 @@ def _decode(question: Question, asked: Asked) -> Told:
     length, value_dim = k.shape[2], v.shape[3]
     rows = 16 if question.group * queries <= 16 else 64
     keys = 16 if INTERPRETED else 64 if max(dim, value_dim) <= 128 else 32
-    wanted = triton.cdiv(2 * processors(q.device), batch * k.shape[1])
-    per_share = keys * triton.cdiv(triton.cdiv(length, keys), wanted)
-    shares = triton.cdiv(length, per_share)
+    wanted = blocks(2 * processors(q.device), batch * k.shape[1])
+    per_share = keys * blocks(blocks(length, keys), wanted)
+    shares = blocks(length, per_share)
     total = batch * heads * queries
     parts = q.new_empty(shares, total, value_dim, dtype=torch.float32)
     carried = q.new_empty(4, shares, total, dtype=torch.float32)
@@ -220,7 +231,7 @@ def _decode(question: Question, asked: Asked) -> Told:
         VALUE_DIM=value_dims, num_warps=4, num_stages=3,
     )  # fmt: skip
     told = Told.empty(q.new_empty(batch, heads, queries, value_dim), asked)
-    merge_kernel[(triton.cdiv(total, 4),)](
+    merge_kernel[(blocks(total, 4),)](
         parts, carried, best, *told[:6], question.sinks, heads=heads, queries=queries, total=total,
         shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **asked.flags,
         ROWS=4, VALUE_DIM=value_dims, num_warps=4,
@@ -235,7 +246,7 @@ def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     dims = width(dim)
     rows, keys, warps, _, _ = sweep_sizes(q.device, dims)
     found = q.new_empty(len(bands), batch, heads, queries, dtype=torch.float32)
-    masses_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+    masses_kernel[(blocks(queries, rows) * heads, batch)](
         rows_of(q, rows, dims), rows_of(k, keys, dims), lse.contiguous(), found,
         numbers_of(bands, q.device), **question.numbers, MASSES=len(bands), ROWS=rows, KEYS=keys,
         DIM=dims, num_warps=warps, num_stages=2,
@@ -267,10 +278,10 @@ def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) ->
         DISTANCE=pulls.distance is not None, MASSES=len(pulls.bands), ROWS=rows, KEYS=keys,
         DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
-    query_kernel[(triton.cdiv(queries, rows) * heads, batch)](
+    query_kernel[(blocks(queries, rows) * heads, batch)](
         *read, rows_of(dq, rows, dims), *told, **common
     )
-    key_kernel[(triton.cdiv(length, keys) * kv_heads, batch)](
+    key_kernel[(blocks(length, keys) * kv_heads, batch)](
         *read, rows_of(dk, keys, dims), rows_of(dv, keys, value_dims), *told, **common
     )
     return dq, dk, dv

@@ -22,6 +22,7 @@ from torch import Tensor
 from ...attention.band import FAR
 from ...attention.fused.launch import (
     INTERPRETED,
+    blocks,
     hopper_takes,
     on_device,
     plain,
@@ -171,13 +172,13 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
     total = q.new_zeros(batch, heads, cells, cells, dtype=torch.float32)
     largest = torch.zeros_like(total)
     longest = [max(1, *(b - a for a, b in pairwise(some))) for some in edges]
-    stretch = [min(_SIDE, triton.next_power_of_2(n)) for n in longest]
+    stretch = [min(_SIDE, 1 << (n - 1).bit_length()) for n in longest]
     parts = [-(-n // s) for n, s in zip(longest, stretch, strict=True)]
     whole = (s * p * cells for s, p in zip(stretch, parts, strict=True))
     even = [some[-1] for some in edges] == [*whole]
     row_edges, key_edges = (on_device(tuple(some), q.device) for some in edges)
     given = [rows_of(t, _SIDE, width(dim)) if even else t for t in (q, k)]
-    cells_kernel[(triton.cdiv(cells, _SIDE // stretch[0]) * heads, batch)](
+    cells_kernel[(blocks(cells, _SIDE // stretch[0]) * heads, batch)](
         *given, lse.contiguous(), total, largest, row_edges, key_edges, **question.numbers,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), k_batch=k.stride(0),
         k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, EVEN=even,
@@ -205,7 +206,7 @@ def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Ten
     dims, parts = width(dim), queries // _PART
     found = q.new_zeros(2, batch, heads, cells, parts // cells, cells, dtype=torch.float32)
     rows = dims  # of a program; keys of wide heads had better serve more of them
-    cells_on_hopper[(triton.cdiv(queries, rows) * heads, batch)](
+    cells_on_hopper[(blocks(queries, rows) * heads, batch)](
         tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
         **pointers_of(question, lse), cells=cells, UNBOUNDED=question.band.left == FAR,
         WIDTH=k.shape[2] // cells, ROWS=rows, KEYS=_KEYS, DIM=dims, STAGES=3,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.fused.launch import (
+    blocks,
     hopper_takes,
     plain,
     pointers_of,
@@ -96,7 +97,7 @@ def received(question: Question, lse: Tensor) -> Tensor:
     if hopper_takes(q.device, dims):
         from .hopper import received_on_hopper
 
-        received_on_hopper[(triton.cdiv(keys, 64) * heads, batch)](
+        received_on_hopper[(blocks(keys, 64) * heads, batch)](
             tiles_of(q, 64, dims), tiles_of(k, 64, dims), lse.contiguous(), found,
             **pointers_of(question, lse), ROWS=64, KEYS=64, DIM=dims, STAGES=2, num_warps=4,
             maxnreg=80,
@@ -104,7 +105,7 @@ def received(question: Question, lse: Tensor) -> Tensor:
         return found
     # Keys go down here, and rows across.
     down, across, warps, stages, _ = sweep_sizes(q.device, dims)
-    received_kernel[(triton.cdiv(keys, down) * heads, batch)](
+    received_kernel[(blocks(keys, down) * heads, batch)](
         rows_of(q, across, dims), rows_of(k, down, dims), lse.contiguous(), found,
         **question.numbers, ROWS=across, KEYS=down, DIM=dims, num_warps=warps, num_stages=stages,
     )  # fmt: skip
