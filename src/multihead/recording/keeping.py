@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import mmap
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -55,8 +56,9 @@ def kept_ours(tensors: Sequence[Tensor]) -> list[Tensor]:
 def send() -> None:
     """Have what was kept set out together: each way costs the same, however much travels."""
     for device, some in _waiting.by_device.items():
-        stream = _stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
+        stream, made = _stream(device), _waiting.made[device]
+        made.record(torch.cuda.current_stream(device))
+        stream.wait_event(made)
         with stream:
             sources, rooms = zip(*some, strict=True)
             torch._foreach_copy_(rooms, sources, non_blocking=True)  # type: ignore[attr-defined]
@@ -78,6 +80,8 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 class _Waiting(threading.local):  # a model is watched in one thread, another in another
     def __init__(self) -> None:
         self.by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # from, and where to
+        # When all of these have been made.
+        self.made: dict[torch.device, torch.cuda.Event] = defaultdict(torch.cuda.Event)
 
 
 _waiting = _Waiting()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from ..attention import answer
-from ..attention.problem import Problem, pose, without_autocast
+from ..attention.problem import Problem, autocasts, pose, without_autocast
 from ..masks import dense
 from ..observation import gather, look
 from ..observation.statistics import Statistic
@@ -112,13 +112,17 @@ def alone(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
-@contextlib.contextmanager
-def exactly(tensor: Tensor) -> Iterator[None]:
+def exactly(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
     """No gradients or transforms, and float32 where it says so: autocast is the model's affair."""
     transforms = torch._C._are_functorch_transforms_active()
-    outside = torch._C._DisableFuncTorch() if transforms else contextlib.nullcontext()
-    with torch.no_grad(), without_autocast(tensor.device.type), outside:
-        yield
+    if not transforms and not autocasts(tensor.device.type):
+        return torch.no_grad()
+    outside = contextlib.ExitStack()
+    outside.enter_context(torch.no_grad())
+    outside.enter_context(without_autocast(tensor.device.type))
+    if transforms:
+        outside.enter_context(torch._C._DisableFuncTorch())
+    return outside
 
 
 def _kind(statistic: Statistic) -> str:

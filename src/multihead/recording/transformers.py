@@ -60,17 +60,15 @@ def _get_interface(self: Any, attn_implementation: str, default: Callable) -> Ca
         answer = next((answer for owns, answer in _OWNERS if owns(module)), None)
         if answer is None:
             return theirs(module, query, key, value, *args, **kwargs)
-        call = read(module, query, key, value, *args, **kwargs, eager=name == "eager")
+        asked = read(module, query, key, value, *args, **kwargs, eager=name == "eager")
         # Eager attention gives weights too. Who asks for them pays for them.
         weighs = name == "eager" and _asks_weights(module, kwargs)
-        return answer(
-            call.replace(
-                give=_give,
-                give_weights=_give if weighs else None,
-                plain=lambda: theirs(module, query, key, value, *args, **kwargs),
-                only_plain=call.dropout > 0 or weighs,
-            )
-        )
+        call = Call(
+            query, key, value, **asked, give=_give, give_weights=_give if weighs else None,
+            plain=lambda: theirs(module, query, key, value, *args, **kwargs),
+            only_plain=asked["dropout"] > 0 or weighs,
+        )  # fmt: skip
+        return answer(call)
 
     return attention
 
@@ -134,8 +132,10 @@ def read(
     position_bias: Tensor | None = None,
     eager: bool = False,
     **_: Any,
-) -> Call:
-    """A call in transformers' words. `is_causal` seldom arrives: the module tells."""
+) -> dict[str, Any]:
+    """What is asked in transformers' words, as a Call has it. `is_causal` seldom arrives: the
+    module tells.
+    """
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask, bias, keys = None, None, key.shape[2]
     if attention_mask is not None:
@@ -148,11 +148,11 @@ def read(
     if position_bias is not None:
         position_bias = position_bias[..., :keys]
         bias = position_bias if bias is None else bias + position_bias
-    return Call(
-        query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap,
-        sinks=s_aux, dropout=dropout,
-        offset=_place(attention_mask, query.shape[2], keys) if looks_back else 0,
-    )  # fmt: skip
+    return {
+        "mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux,
+        "dropout": dropout,
+        "offset": _place(attention_mask, query.shape[2], keys) if looks_back else 0,
+    }  # fmt: skip
 
 
 def _place(mask: Tensor | None, queries: int, keys: int) -> int:

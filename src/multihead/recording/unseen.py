@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .names import identity
 from .products import sums_over
 
 KERNELS = ("scaled_dot_product", "flex_attention")
@@ -96,7 +97,7 @@ class Unseen:
 
     def _is_activation(self, tensor: Any) -> bool:
         """Whether it is surely one, told fast."""
-        if type(tensor) is not Tensor or id(tensor) in self._own:
+        if type(tensor) is not Tensor or identity(tensor) in self._own:
             return False
         base = tensor._base
         return base is None or type(base) is Tensor or not isinstance(base, nn.Parameter)
@@ -191,22 +192,22 @@ class Unseen:
         """Whether a tensor is made of the model's own alone; None for what is no tensor."""
         if not isinstance(tensor, Tensor):
             return None
-        if id(tensor) in self._own or isinstance(tensor, nn.Parameter):
+        if identity(tensor) in self._own or isinstance(tensor, nn.Parameter):
             return True
         return isinstance(tensor._base, nn.Parameter)
 
     def _mark(self, tensor: Any) -> _Mark | None:
-        found = self._marks.get(id(tensor))
+        found = self._marks.get(identity(tensor))
         return None if found is None or found[0]() is not tensor else found[1]
 
     def _follow(self, tensor: Tensor, mark: _Mark) -> None:
-        self._own.pop(id(tensor), None)
+        self._own.pop(identity(tensor), None)
         _note(self._marks, tensor, mark)
 
 
 def _note(notes: dict, tensor: Tensor, what: _Mark | None) -> None:
     """Write something down about a tensor, until it dies."""
-    i = id(tensor)
+    i = identity(tensor)
 
     def forget(ref: weakref.ref[Tensor]) -> None:
         if i in notes and notes[i][0] is ref:

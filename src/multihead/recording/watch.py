@@ -24,7 +24,7 @@ from ..attention import attend
 from ..observation import observe
 from .call import Call, of_attend, of_multihead, of_observe, of_sdpa, refuse_mapped, refuse_traced
 from .encoder import as_fast_paths_give
-from .names import Path, in_backward, in_checkpoint
+from .names import Path, identity, in_backward, in_checkpoint
 from .projection import PRODUCTS, projection_in
 from .scripted import refuse_scripted
 from .transformers import borrowed
@@ -219,7 +219,7 @@ class _Mode(TorchFunctionMode):
             watch.look_for_projection(func, args)
         out = func(*args, **kwargs)
         if modules and not watch.unseen.passes(func, args, out):
-            watch.unseen.saw(func, args, kwargs, out, watch.path.names[id(modules[-1])])
+            watch.unseen.saw(func, args, kwargs, out, watch.path.names[identity(modules[-1])])
         return out
 
 

@@ -41,8 +41,9 @@ def look(problem: Problem, statistics: tuple[Statistic, ...], backend: str = "au
     """Attention, and those of the statistics that our kernels tell on the way, for all rows."""
     told_of = tuple(s for s in statistics if isinstance(s, _ON_THE_WAY) and _known(s))
     if backend == "auto" and statistics and fused.hesitates(problem) is None:
-        backend = "fused"  # where there is something to tell it costs least
-    used = choose(problem, backend).backend
+        used = "fused"  # where there is something to tell it costs least
+    else:
+        used = choose(problem, backend).backend
     if used != "fused" or not told_of:
         out, lse = answer(problem, used)
         return Looked(used, out, lse, {})
