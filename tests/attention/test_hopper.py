@@ -52,8 +52,8 @@ kernel = cells_on_hopper.warmup(
 """
 RECEIVED = """
 kernel = received_on_hopper.warmup(
-    *(tiles_of(q, 64, dim) for _ in range(2)), *[row] * 4, **common, ROWS=64, KEYS=64, num_warps=4,
-    maxnreg=80,
+    *(tiles_of(q, n, dim) for n in (64, dim)), *[row] * 4, **common, ROWS=64, KEYS=dim,
+    num_warps=dim // 16, maxnreg=80,
 )
 """
 TELL = """

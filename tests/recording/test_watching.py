@@ -118,7 +118,8 @@ class Holding(nn.Module):
         self.block, self.function = Block(), function
 
     def forward(self, x):
-        return self.function(self.block(x))
+        held = self.function[0] if isinstance(self.function, list) else self.function
+        return held(self.block(x))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -129,6 +130,12 @@ def test_a_function_of_torch_jit_is_refused_where_it_works_attention_out():
     for model in (Naming(), Holding([torch.jit.script(outwards)])):
         with pytest.raises(ValueError, match="a torch.jit function that works"), mh.record(model):
             model(texts())
+    reached = []  # it is refused at the fourth call, and not only when all are done
+    model = nn.Sequential(*(Block() for _ in range(6)), Holding(torch.jit.script(by_hand)))
+    model[5].register_forward_hook(lambda *_: reached.append(5))
+    with pytest.raises(ValueError, match="a torch.jit function that works"), mh.record(model):
+        model(texts())
+    assert not reached
     model = Holding(torch.jit.script(smooth))
     with mh.record(model) as rec:
         model(texts())

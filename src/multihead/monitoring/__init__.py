@@ -11,7 +11,7 @@ from ..observation import asked_statistics, mass
 from ..observation.statistics import Expectation, Statistic, Stats
 from ..observation.statistics.peak import MaxScore, Peak
 from ..recording.chosen import whole
-from ..recording.scripted import refuse_scripted
+from ..recording.scripted import refuse_functions, refuse_modules
 from ..recording.watch import check_model
 from .floor import EntropyFloor, entropy_floor
 from .history import HeadWarning
@@ -64,7 +64,8 @@ def monitor(
     ([0, 2], ['layers.0.self_attn', 'layers.1.self_attn'])
     """
     check_model(model)
-    refuse_scripted(model.named_modules())
+    refuse_modules(model.named_modules())
+    refuse_functions(model.named_modules())
     for name, given, least in (("every", every, 1), ("step", step, 0)):
         _check_whole(name, given, least)
     if rows is not None:

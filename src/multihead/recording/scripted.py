@@ -18,17 +18,22 @@ _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: paramete
 _PLAIN = frozenset(map(type, (True, 1, 1.0, "", None, OrderedDict(), set(), nn.Parameter())))
 
 
-def refuse_scripted(modules: Iterable[tuple[str, nn.Module]]) -> None:
-    """Raise for a scripted module, and for a scripted function that works attention out.
-
-    Others are common (a fused GELU) and hide nothing that is looked for.
-    """
+def refuse_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """Raise for a scripted module."""
     for name, module in modules:
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
             )
+
+
+def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """Raise for a scripted function that works attention out.
+
+    Others are common (a fused GELU) and hide nothing that is looked for.
+    """
+    for name, module in modules:
         fields = vars(module)
         if _is_torchs_own(type(module)) and not module._modules and "forward" not in fields:
             continue  # a layer that runs what PyTorch wrote: most of a model's modules are such

@@ -37,13 +37,23 @@ _ENDS = {"linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "grou
          "randn_like"}  # fmt: skip
 
 
-_KINDS: dict[Any, str] = {}  # of functions of torch
+_KNOWN: dict[Any, tuple[str, str]] = {}  # functions of torch: what they are called, and are
 
 
-def _kind(name: str) -> str:
-    if name in _PRODUCTS or name in _SOFTMAX or any(kernel in name for kernel in KERNELS):
-        return "looked at"
-    return "pair" if name in _PAIRS else "other"
+def _known(func: Any) -> tuple[str, str]:
+    """A function's name and kind, worked out once: it is asked of every one that is called."""
+    known = _KNOWN.get(func)
+    if known is None:
+        name = getattr(func, "__name__", "").partition(".")[0]  # an overload: _softmax.default
+        kind = (
+            "kernel" if any(kernel in name for kernel in KERNELS)
+            else "product" if name in _PRODUCTS
+            else "softmax" if name in _SOFTMAX
+            else "pair" if name in _PAIRS
+            else "other"
+        )  # fmt: skip
+        known = _KNOWN[func] = name, kind
+    return known
 
 
 @dataclass(frozen=True)
@@ -80,9 +90,7 @@ class Unseen:
         """
         if self._marks or not args:
             return False
-        kind = _KINDS.get(func)
-        if kind is None:
-            kind = _KINDS[func] = _kind(getattr(func, "__name__", "").partition(".")[0])
+        kind = _known(func)[1]
         first = args[0]
         if type(first) is Tensor:
             if kind == "other":
@@ -104,15 +112,15 @@ class Unseen:
 
     def saw(self, func: Any, args: tuple, kwargs: dict, out: Any, path: str) -> None:
         """A function of torch that the model called, and what it gave."""
-        name = getattr(func, "__name__", "").partition(".")[0]  # an overload: _softmax.default
-        if any(kernel in name for kernel in KERNELS):
+        name, kind = _known(func)
+        if kind == "kernel":
             self.likely.add(path)
             self.certain.add(path)
-        elif name in _PRODUCTS:
+        elif kind == "product":
             self._saw_product(name, args, kwargs, out, path)
-        elif name in _SOFTMAX:
+        elif kind == "softmax":
             self._saw_softmax(name, args, kwargs, out, path)
-        elif self._marks or name in _PAIRS or not args or self._is_own(args[0]) is not False:
+        elif self._marks or kind == "pair" or not args or self._is_own(args[0]) is not False:
             self._saw_other(name, args, kwargs, out, path)
 
     def _saw_product(self, name: str, args: tuple, kwargs: dict, out: Any, path: str) -> None:

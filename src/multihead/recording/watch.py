@@ -26,9 +26,11 @@ from .call import Call, of_attend, of_multihead, of_observe, of_sdpa, refuse_map
 from .encoder import as_fast_paths_give
 from .names import Path, identity, in_backward, in_checkpoint
 from .projection import PRODUCTS, projection_in
-from .scripted import refuse_scripted
+from .scripted import refuse_functions, refuse_modules
 from .transformers import borrowed
 from .unseen import Unseen
+
+_UNDER_WAY = 4  # calls; by then a GPU has enough to do
 
 _READERS = {
     F.scaled_dot_product_attention: of_sdpa,
@@ -77,6 +79,7 @@ class Watch:
         self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
         self.unseen = Unseen(self.path.every.values())
         self.calls = 0
+        self._looked = False  # for scripted functions
         self._count: dict[str, int] = {}
         self.busy = False  # with a call: what it does to answer it is no call of the model
         self._asking: tuple[Place, Tensor] | None = None  # whose output projection is awaited
@@ -129,6 +132,8 @@ class Watch:
         if place is None:
             return call.plain() if call.plain else call.answered(call.attend())
         self.calls += 1
+        if self.calls == _UNDER_WAY:
+            self.refuse_functions()
         asked = call
         for hand in self.hands:
             call = hand.question(place, call)
@@ -155,6 +160,12 @@ class Watch:
         for hand in self.hands:
             out = hand.output(place, call, out)
         return call.answered(out)
+
+    def refuse_functions(self) -> None:
+        """Raise where attention runs outside of Python; looked for while a GPU is at work."""
+        if not self._looked:
+            self._looked = True
+            refuse_functions(self.path.every.items())
 
     def leaves_no_trace(self) -> bool:
         """Whether what is done here must stay out of the graph: who looks on alone changes nothing.
@@ -240,7 +251,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
         return
     check_model(model)
     watch = Watch(model)
-    _check_parts(watch.path)
+    _refuse_parts(watch.path)
     watch.hands.append(hand)
 
     _WATCHES[id(model)] = watch
@@ -255,6 +266,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             yield watch
     finally:
         del _WATCHES[id(model)]
+    watch.refuse_functions()
     watch.path.refuse_other_threads()
 
 
@@ -265,8 +277,8 @@ def check_model(model: object) -> None:
         )
 
 
-def _check_parts(path: Path) -> None:
-    refuse_scripted(path.every.items())
+def _refuse_parts(path: Path) -> None:
+    refuse_modules(path.every.items())
     for watch in _WATCHES.values():
         if watch.path.owns(path.model) or path.owns(watch.model):
             raise ValueError(

@@ -97,10 +97,11 @@ def received(question: Question, lse: Tensor) -> Tensor:
     if hopper_takes(q.device, dims):
         from .hopper import received_on_hopper
 
-        received_on_hopper[(blocks(keys, 64) * heads, batch)](
-            tiles_of(q, 64, dims), tiles_of(k, 64, dims), lse.contiguous(), found,
-            **pointers_of(question, lse), ROWS=64, KEYS=64, DIM=dims, STAGES=2, num_warps=4,
-            maxnreg=80,
+        down = dims  # keys of a program: rows of wide heads had better serve more of them
+        received_on_hopper[(blocks(keys, down) * heads, batch)](
+            tiles_of(q, 64, dims), tiles_of(k, down, dims), lse.contiguous(), found,
+            **pointers_of(question, lse), ROWS=64, KEYS=down, DIM=dims, STAGES=2,
+            num_warps=down // 16, maxnreg=80,
         )  # fmt: skip
         return found
     # Keys go down here, and rows across.

@@ -186,7 +186,8 @@ def received_on_hopper(
     plain_low = gl.minimum(plain_low, high)  # of keys that nobody sees they lie behind
     plain_high = gl.minimum(gl.maximum(plain_high, plain_low), high)
 
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
+    # Groups of four warps side by side, each with 64 keys: rows that arrive serve them all.
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, KEYS // 64], [16, 64, 16])
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
     K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
