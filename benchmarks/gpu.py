@@ -4,13 +4,16 @@
     python benchmarks/gpu.py --part forward        one of forward, backward, decode, record
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
-Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random; the cache is
-emptied between runs. "Observing" is entropy, distance and peak of every row of every head.
+Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
+row take turns, so that a device that grows warm slows all of them, and the cache is emptied before
+each.
+"Observing" is entropy, distance and peak of every row of every head.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 from collections.abc import Callable
@@ -43,11 +46,34 @@ EAGER_TO = 4096  # its maps do not fit beyond
 flex = torch.compile(flex_attention)
 
 
-def timed(call: Callable[[], object]) -> float:
-    """The median of a call on the device, in milliseconds."""
-    from triton.testing import do_bench
+Calls = dict[str, Callable[[], object]]
 
-    return do_bench(call, warmup=15, rep=60, return_mode="median")
+
+def timed(calls: Calls, least: int = 5, most: int = 60) -> dict[str, float]:
+    """The median of each call on the device, in milliseconds; they take turns."""
+    cache = torch.empty(2**28, dtype=torch.int8, device="cuda")
+    taken: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
+
+    def turn() -> float:
+        """Each once; the milliseconds of all."""
+        for name, call in calls.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            cache.zero_()
+            begin.record()
+            call()
+            end.record()
+            taken[name].append((begin, end))
+        torch.cuda.synchronize()
+        return sum(some[-1][0].elapsed_time(some[-1][1]) for some in taken.values())
+
+    turn(), turn()  # compiled, and warm
+    rounds = min(most, max(least, int(250 / turn())))
+    for _ in range(rounds):
+        turn()
+    return {
+        name: statistics.median(begin.elapsed_time(end) for begin, end in some[3:])
+        for name, some in taken.items()
+    }
 
 
 def drawn(batch: int, heads: int, tokens: int, dim: int, grad: bool = False) -> list[Tensor]:
@@ -85,22 +111,24 @@ def causal_mod(b, h, q, k):
 def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
     q, k, v = drawn(batch, heads, tokens, dim)
     row: dict = {"batch": batch, "heads": heads, "tokens": tokens, "dim": dim, "causal": causal}
-    for name in SDPA if tokens <= EAGER_TO else ("flash", "cuDNN"):  # the third is far behind
-        row[name] = timed(lambda name=name: sdpa(name, q, k, v, is_causal=causal))
+    names = SDPA if tokens <= EAGER_TO else ("flash", "cuDNN")  # the third is far behind
+    calls: Calls = {n: lambda n=n: sdpa(n, q, k, v, is_causal=causal) for n in names}
     blocks = create_block_mask(causal_mod, None, None, tokens, tokens) if causal else None
-    row["flex"] = timed(lambda: flex(q, k, v, block_mask=blocks))
+    calls["flex"] = lambda: flex(q, k, v, block_mask=blocks)
     if tokens <= EAGER_TO:
-        row["eager"] = timed(lambda: eager(q, k, v, causal))
+        calls["eager"] = lambda: eager(q, k, v, causal)
     p = problem(q, k, v, causal)
-    row["attend"] = timed(lambda: mh.attend(q, k, v, mask=p.mask))
-    row["plain"] = timed(lambda: fused.run(p))
-    row["observing"] = timed(lambda: fused.look(p, OBSERVING))
-    row["observe"] = timed(lambda: mh.observe(q, k, v, mask=p.mask, stats=STATS))
-    question, lse = question_of(p), fused.run(p).lse
-    row["received"] = timed(lambda: received(question, lse))
-    edges = [cell_edges(tokens, 128)] * 2
-    row["map"] = timed(lambda: cells_of(question, lse, edges))
-    row["memory"] = memory_beyond(lambda: mh.observe(q, k, v, mask=p.mask, stats=STATS))
+    question, lse, edges = question_of(p), fused.run(p).lse, [cell_edges(tokens, 128)] * 2
+    calls |= {
+        "attend": lambda: mh.attend(q, k, v, mask=p.mask),
+        "plain": lambda: fused.run(p),
+        "observing": lambda: fused.look(p, OBSERVING),
+        "observe": lambda: mh.observe(q, k, v, mask=p.mask, stats=STATS),
+        "received": lambda: received(question, lse),
+        "map": lambda: cells_of(question, lse, edges),
+    }
+    row |= timed(calls)
+    row["memory"] = memory_beyond(calls["observe"])
     row["best"] = min(row[name] for name in SDPA if name in row)
     return row
 
@@ -123,19 +151,22 @@ def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) ->
     tensors = drawn(batch, heads, tokens, dim, grad=True)
     pull = torch.randn_like(tensors[0])
     row: dict = {"batch": batch, "heads": heads, "tokens": tokens, "dim": dim, "causal": causal}
-
-    def both(call: Callable[[], Tensor | tuple]) -> float:
-        return timed(lambda: _back(call(), tensors, pull))
-
-    for name in ("flash", "cuDNN"):
-        row[name] = both(lambda name=name: sdpa(name, *tensors, is_causal=causal))
     p = problem(*tensors, causal)
-    row["attend"] = both(lambda: mh.attend(*tensors, mask=p.mask))
-    row["plain"] = both(lambda: fused.run(p).out)
-    row["observing"] = both(lambda: fused.look(p, OBSERVING)[:3])
-    if tokens <= 4096:
-        row["eager"] = both(lambda: (lambda o, e: (o, o, e))(*eager(*tensors, causal)))
-    return row
+    forwards: dict[str, Callable[[], Tensor | tuple]] = {
+        name: lambda name=name: sdpa(name, *tensors, is_causal=causal)
+        for name in ("flash", "cuDNN")
+    }
+    forwards |= {
+        "attend": lambda: mh.attend(*tensors, mask=p.mask),
+        "plain": lambda: fused.run(p).out,
+        "observing": lambda: fused.look(p, OBSERVING)[:3],
+    }
+    if tokens <= EAGER_TO:
+        forwards["eager"] = lambda: (lambda o, e: (o, o, e))(*eager(*tensors, causal))
+    calls: Calls = {
+        name: lambda call=call: _back(call(), tensors, pull) for name, call in forwards.items()
+    }
+    return row | timed(calls)
 
 
 def _back(made: Tensor | tuple, tensors: list[Tensor], pull: Tensor) -> None:
@@ -150,15 +181,14 @@ def decode_row(batch: int, tokens: int) -> dict:
     """One query of 32 heads over a cache of 8: a step of a model of today."""
     q = torch.randn(batch, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
     k, v = (torch.randn(batch, 8, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-    row: dict = {"batch": batch, "tokens": tokens}
-    for name in SDPA:
-        try:
-            row[name] = timed(lambda name=name: sdpa(name, q, k, v, enable_gqa=True))
-        except RuntimeError:
-            row[name] = None
+    row: dict = {"batch": batch, "tokens": tokens, **dict.fromkeys(SDPA)}
     p = problem(q, k, v, True)
-    row["plain"] = timed(lambda: fused.run(p))
-    row["observing"] = timed(lambda: fused.look(p, OBSERVING))
+    calls: Calls = {"plain": lambda: fused.run(p), "observing": lambda: fused.look(p, OBSERVING)}
+    for name in SDPA:
+        with contextlib.suppress(RuntimeError):  # one does not know grouped heads
+            sdpa(name, q, k, v, enable_gqa=True)
+            calls[name] = lambda name=name: sdpa(name, q, k, v, enable_gqa=True)
+    row |= timed(calls)
     row["best"] = min(row[name] for name in SDPA if row[name])
     return row
 
