@@ -215,6 +215,27 @@ def test_another_thread_is_refused_by_each_hand():
         model(texts())
 
 
+def test_watches_that_end_in_another_order_than_they_began():
+    model, begun, done = stack(), threading.Event(), threading.Event()
+    seen = []
+
+    def other():
+        with mh.record(elsewhere := stack()) as rec:
+            begun.set()
+            done.wait(20)
+            elsewhere(texts())
+        seen.append(len(rec.layers))
+
+    thread = threading.Thread(target=other)
+    with mh.record(model) as rec:
+        thread.start()
+        assert begun.wait(20)
+        model(texts())
+    done.set()
+    thread.join()
+    assert (len(rec.layers), seen) == (2, [2])
+
+
 def test_what_else_went_wrong_is_told_first():
     model = stack()
     with pytest.raises(KeyError, match="mine"), mh.record(model):

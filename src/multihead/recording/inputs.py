@@ -85,9 +85,11 @@ class Inputs:
 
     @torch.no_grad()
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if in_backward():
-            return
-        given = _named(module, args, kwargs)
+        if not in_backward():
+            with torch._C.DisableTorchFunction():  # what is asked here is no call of the model
+                self._note(_named(module, args, kwargs), args, output)
+
+    def _note(self, given: dict[str, Any], args: tuple, output: Any) -> None:
         self._note_sizes(given)
         ids = self._ids(given, args)
         if ids is None:

@@ -257,7 +257,6 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
     _WATCHES[id(model)] = watch
     try:
         with (
-            torch.compiler.set_stance("force_eager"),  # inside a compiled graph nothing is seen
             borrowed(watch.path.every.values(), watch.path.owns, watch.handle),
             as_fast_paths_give(watch.path.every.values()),
             watch.path,
