@@ -37,12 +37,15 @@ def texts(seed=0):
 
 def clean():
     """Nothing of a watch is left behind."""
+    from torch.nn.modules import module as internals
+
     from multihead.recording import transformers, watch
 
     return not (
         watch._WATCHES
         or transformers._OWNERS
         or torch._C._len_torch_function_stack()
-        or nn.Module.__call__ is not nn.Module._wrapped_call_impl
+        or internals._global_forward_hooks
+        or internals._global_forward_pre_hooks
         or torch._dynamo.eval_frame._stance.stance != "default"
     )

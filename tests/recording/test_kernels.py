@@ -28,8 +28,7 @@ def test_norms_of_what_a_key_moves(dim, group, dtype):
     weight = torch.randn(31, 2 * group * dim, device=DEVICE).T  # as a Linear layer keeps it
     moved = value.double().repeat_interleave(group, 1) @ weight.double().unflatten(0, (-1, dim))
     for laid in (weight, weight.contiguous()):
-        own, found = norms(value, laid)
-        torch.testing.assert_close(own.double(), value.double().norm(dim=-1), rtol=1e-6, atol=1e-6)
+        found = norms(value, laid)
         torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)
     assert norms(value.new_zeros(1, 1, 3, 200), torch.zeros(200, 200)) is None
 
@@ -39,6 +38,5 @@ def test_norms_of_more_keys_than_one_program_takes():
     value = torch.randn(3, 43, 150, 16, device=DEVICE).half()
     weight = torch.randn(43 * 16, 70, device=DEVICE).half()
     moved = value.double() @ weight.double().unflatten(0, (43, 16))
-    own, found = norms(value, weight)
-    torch.testing.assert_close(own.double(), value.double().norm(dim=-1), rtol=1e-6, atol=1e-6)
+    found = norms(value, weight)
     torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)

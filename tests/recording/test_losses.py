@@ -15,6 +15,7 @@ from transformers import (
 )
 
 import multihead as mh
+from multihead.recording.losses import Losses
 
 IDS = torch.randint(0, 31, (2, 10), generator=torch.Generator().manual_seed(0))
 SIZES = {"vocab_size": 37, "hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2}
@@ -136,3 +137,22 @@ def test_what_is_asked_too_early_or_wrongly_is_told():
             rec.weights(0, 0)
     with pytest.raises(ValueError, match="no layer 7 with a head 0"):
         mh.record_many(model, [IDS]).examples(7, 0)
+
+
+@torch.no_grad()
+def test_places_that_are_no_word_have_none():
+    """As images stand among words, −200 say; and no text that has words beyond the last has one."""
+    torch.manual_seed(0)
+    logits = torch.randn(2, 4, 5)
+    ids = torch.tensor([[1, -200, 2, 3], [1, 2, 3, 4]])
+    losses = Losses()
+    losses.add(ids, logits, None)
+    found = losses.joined(None)
+    assert found.isnan().tolist() == [[True, True, False, False], [True, False, False, False]]
+    expected = F.cross_entropy(logits[0, 1:3], ids[0, 2:], reduction="none")
+    torch.testing.assert_close(found[0, 2:], expected)
+    losses = Losses()
+    losses.add(ids.clamp(min=0) + 2, logits, None)
+    assert losses.joined(None) is None
+    losses.add(ids[:, :1].clamp(min=0), logits[:, :1], None)  # nor what comes behind them
+    assert losses.joined(None) is None

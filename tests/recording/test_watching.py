@@ -281,3 +281,51 @@ def test_a_model_that_failed_and_was_called_again():
             model(torch.randn(2, TOKENS, WIDTH + 1))
         model(texts())
     assert [layer.name for layer in rec.layers] == ["0", "1"]
+
+
+class Root(nn.Module):
+    """Attention of its own between two blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Block(), Block()
+
+    def forward(self, x):
+        h = self.one(x)
+        g = h.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.two(h + sdpa(g, g, g).transpose(1, 2).flatten(2))
+
+
+def test_a_model_called_through_a_shell_that_was_made_before():
+    model = Root()
+    shell = torch.compile(model, backend="eager")
+    with torch.no_grad(), mh.record(model) as rec:
+        shell(texts())
+    assert [layer.name for layer in rec.layers] == ["one", "Root", "two"]
+
+
+def test_what_a_hook_on_the_model_works_out_is_not_the_models():
+    model = stack()
+    model.register_forward_hook(lambda _, __, out: (torch.softmax(out @ out.mT, -1) @ out, None)[1])
+    with torch.no_grad(), mh.record(model) as rec:
+        model(texts())
+    assert [layer.name for layer in rec.layers] == ["0", "1"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_refusal_that_was_caught_comes_again_at_the_end():
+    model = nn.Sequential(*(Block() for _ in range(4)), Holding(torch.jit.script(by_hand)))
+    with pytest.raises(ValueError, match="a torch.jit function that works"), mh.record(model):
+        for _ in range(3):
+            with pytest.raises(ValueError, match="a torch.jit function that works"):
+                model(texts())
+
+
+def test_an_export_inside_is_refused_and_the_recording_goes_on():
+    model, x = stack(), texts()
+    with mh.record(model) as rec:
+        model(x)
+        with pytest.raises(Exception, match="torch.export cannot be recorded"):
+            torch.export.export(model, (x,), strict=False)
+    assert [len(layer.chunks) for layer in rec.layers] == [1, 1]
+    assert torch.isfinite(rec.weights(0, 0)).all()

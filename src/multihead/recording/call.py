@@ -109,7 +109,12 @@ def forbids(bias: Tensor) -> Tensor:
     return bias <= -1e4
 
 
-def refuse_traced() -> None:
+def refuse_traced(tensor: Tensor) -> None:
+    if type(tensor).__name__ == "FakeTensor":  # known by name: its module takes long to import
+        raise ValueError(
+            "attention under torch.export cannot be recorded: there are no numbers to look at; "
+            "export the model outside of the with statement."
+        )
     if torch._C._get_tracing_state() is not None:
         raise ValueError(
             "attention under torch.jit.trace cannot be recorded: what a look works out would "

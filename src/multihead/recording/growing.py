@@ -19,7 +19,7 @@ from .files import moved_to_disk
 from .joining import join_steps
 from .keeping import kept, kept_ours, send, settle
 from .layer import Chunk, Layer, written
-from .norms import both_norms, value_norms
+from .norms import output_norms, value_norms
 from .watch import Place
 
 
@@ -46,7 +46,7 @@ class Growing:
             tensors=self.tensors,
         )  # fmt: skip
         self._last: Tensor | None = None  # the keys of the last call, whole
-        self._values: tuple[Tensor, Sequence[int]] | None = None  # of it, while W_O is awaited
+        self._values: tuple[Tensor, Sequence[int], int] | None = None  # while W_O is awaited
         self._pieces: dict[str, list[Tensor]] = {}
         self._on_disk: set[str] = set()
         self.changes = 0  # how often something came: a file of it may be older
@@ -78,7 +78,6 @@ class Growing:
     def add(self, call: Related, lse: Tensor, found: dict[str, Any]) -> None:
         """Keep a call, and what was found over all keys that there ever were."""
         problem, version, first, new = call
-        self.add_norms(None)
         self.changes, before_bytes = self.changes + 1, self.bytes
         keys = problem.key[:, :, first:] if first else problem.key
         keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
@@ -110,25 +109,27 @@ class Growing:
             self.bytes += copy.nbytes
         if self.layer.has_qk:
             self._append(f"key.{version}", keys, new)
-        self._values = problem.value[:, :, first:] if first else problem.value, new
+        value = problem.value[:, :, first:] if first else problem.value
+        self._append(f"value_norm.{version}", value_norms(value), new)
+        self._values = value, new, _writes(value)
         self.is_cuda = keys.is_cuda
         self._last = keys  # to compare the next call with: where that will be, on the device
         self.added = self.bytes - before_bytes
         send()
 
-    def add_norms(self, weight: Tensor | None) -> None:
-        """‖v‖ of the last call's values, and ‖v W_O‖ where W_O was found; once each call."""
+    def add_output_norms(self, weight: Tensor) -> None:
+        """‖v W_O‖ of the last call's values, unless they were written over since."""
         if self._values is None:
             return
-        (value, new), self._values = self._values, None
-        version = self.layer.chunks[-1].version
-        if weight is None:
-            self._append(f"value_norm.{version}", value_norms(value), new)
-            return
-        self.changes += 1
-        own, moved = both_norms(value, new, weight)
-        self._append(f"value_norm.{version}", own, new)
-        self._append(f"output_norm.{version}", moved, new)
+        (value, new, written), self._values = self._values, None
+        if _writes(value) == written:
+            self.changes += 1
+            version = self.layer.chunks[-1].version
+            self._append(f"output_norm.{version}", output_norms(value, new, weight), new)
+
+    def forget_values(self) -> None:
+        """A pass begins: what comes now is no projection of the last one's output."""
+        self._values = None
 
     def so_far(self) -> Layer:
         """The layer as it stands, its pieces laid together and its steps joined into one chunk.
@@ -136,7 +137,6 @@ class Growing:
         It goes on growing as before; what is large is shared, not copied. Where nothing has to be
         laid together, what is still on its way need not be waited for.
         """
-        self.add_norms(None)
         tensors = dict(self.tensors)
         if len(self.layer.chunks) > 1:
             settle()
@@ -154,7 +154,7 @@ class Growing:
         self.layer = self.so_far()
         self.tensors = dict(self.layer.tensors)
         self.layer.tensors = self.tensors
-        self._pieces, self._last = {}, None
+        self._pieces, self._last, self._values = {}, None, None
         mapped = {id(before[name]) for name in self._on_disk}
         self._on_disk = {name for name, tensor in self.tensors.items() if id(tensor) in mapped}
         self.bytes = sum(t.nbytes for name, t in self.tensors.items() if name not in self._on_disk)
@@ -162,7 +162,6 @@ class Growing:
 
     def spill(self, folder: Path) -> None:
         """Move what is held in memory to a file, and have it mapped from there."""
-        self.add_norms(None)
         settle()
         held = {name: t for name, t in self._held().items() if name not in self._on_disk}
         if not held:
@@ -226,6 +225,11 @@ class Growing:
     def _put(self, name: str, tensor: Tensor) -> None:
         self.tensors[name] = kept(tensor)
         self.bytes += tensor.nbytes
+
+
+def _writes(tensor: Tensor) -> int:
+    """How often it was written to, as far as PyTorch counts."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _parts(name: str, statistic: Any) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 # Triton only looks like Python:
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false
-"""What recording does beside attention, in one pass each on a GPU: losses, ‖v‖ and ‖v W_O‖."""
+"""What recording does beside attention, in one pass each on a GPU: losses, and ‖v W_O‖."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 @triton.jit(do_not_specialize=["tokens", "share"])
 def _norms_kernel(
-    value_at, weight_at, own_at, moved_at, batch_step, head_step, row_step, weight_row,
+    value_at, weight_at, norms_at, batch_step, head_step, row_step, weight_row,
     weight_column, heads, group, tokens, share, dim, model,
     ROWS: tl.constexpr, DIM: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -65,9 +65,7 @@ def _norms_kernel(
     middle = (gram - high.to(tl.float32)).to(tl.bfloat16)
     low = (gram - high.to(tl.float32) - middle.to(tl.float32)).to(tl.bfloat16)
     value_at += batch.to(tl.int64) * batch_step + (head // group).to(tl.int64) * head_step
-    moved_at += (batch * heads + head).to(tl.int64) * tokens
-    own_at += (batch * (heads // group) + head // group).to(tl.int64) * tokens
-    told = tl.where(head % group == 0, tokens, 0)  # how long values are, by the first that has them
+    norms_at += (batch * heads + head).to(tl.int64) * tokens
     for start in tl.range(part * share, tl.minimum(part * share + share, tokens), ROWS):
         rows = start + tl.arange(0, ROWS)
         real = (rows < tokens)[:, None] & (column < dim)[None, :]
@@ -77,14 +75,12 @@ def _norms_kernel(
             moved = tl.dot(value, high, tl.dot(value, middle, tl.dot(value, low)))
         else:
             moved = tl.dot(value.to(tl.float32), gram, input_precision="tf32x3")
-        value = value.to(tl.float32)
-        tl.store(own_at + rows, tl.sqrt(tl.sum(value * value, 1)), mask=rows < told)
-        length = tl.sqrt(tl.maximum(tl.sum(moved * value, 1), 0.0))
-        tl.store(moved_at + rows, length, mask=rows < tokens)
+        norm = tl.sqrt(tl.maximum(tl.sum(moved * value.to(tl.float32), 1), 0.0))
+        tl.store(norms_at + rows, norm, mask=rows < tokens)
 
 
-def norms(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-    """‖v‖, and ‖v W‖ = √(v (W Wᵀ) vᵀ) of each query head; None where a head is too wide.
+def norms(value: Tensor, weight: Tensor) -> Tensor | None:
+    """‖v W‖ = √(v (W Wᵀ) vᵀ) of each key and query head; None where a head is too wide.
 
     value (batch, kv_heads, key, dim), weight (heads · dim, model).
     """
@@ -92,12 +88,11 @@ def norms(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
     heads = weight.shape[0] // dim
     if dim > _WIDEST or value.stride(-1) != 1:
         return None
-    own = value.new_empty(batch, kv_heads, tokens, dtype=torch.float32)
-    moved = value.new_empty(batch, heads, tokens, dtype=torch.float32)
+    found = value.new_empty(batch, heads, tokens, dtype=torch.float32)
     share = _ROWS * blocks(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
     _norms_kernel[(blocks(tokens, share), heads, batch)](
-        value, weight, own, moved, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
+        value, weight, found, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
         tokens, share, dim, weight.shape[1], ROWS=_ROWS,
         DIM=width(dim), AT_ONCE=64, num_warps=4 if dim <= 64 else 8,
     )  # fmt: skip
-    return own, moved
+    return found

@@ -42,6 +42,7 @@ class Losses:
             loss[:, first + 1 :] = _nats(logits[:, :-1], ids[:, first + 1 :])
         if unlabelled is not None:
             loss.masked_fill_(unlabelled.to(ids.device), torch.nan)
+        loss.masked_fill_(ids < 0, torch.nan)  # where something else than a word stands
         # On a GPU an answer would have to be waited for; so those that know fewer words say NaN.
         strange = (ids >= logits.shape[2]).any()
         self.parts.append(kept(loss.masked_fill_(strange, torch.nan)))
@@ -80,9 +81,9 @@ def _fits(logits: Tensor, ids: Tensor) -> bool:
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
     """−ln softmax at the targets, (batch, row), a few rows at a time through one buffer.
 
-    Of a target beyond the last word, that of the last.
+    Of a target before the first word or beyond the last, that of the nearest.
     """
-    targets = targets.long().clamp(max=logits.shape[2] - 1)
+    targets = targets.long().clamp(0, logits.shape[2] - 1)
     if logits.is_cuda and logits.stride(-1) == 1 and fused.ready(logits.device):
         from .kernels import nats
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 # As id(), a hundred times a layer, but without a word to audit hooks: libraries lay those.
 identity = object.__hash__
@@ -56,51 +60,35 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != _SHELL)
 
 
-class _Calls:
-    """Every call of a module, while some model is watched, in this thread or another.
+class _AsWritten:
+    """Compiled models run as they are written while any is watched: in a graph no call is one.
 
-    In place of nn.Module.__call__, as torch.fx does it: hooks on all modules would take a tenth of
-    the time of looking. Inside a compiled graph no call is one: compiled models run as written.
+    That holds for all threads; watches of two of them may end in another order than they began.
     """
 
-    paths: tuple[Path, ...] = ()
-    lock = threading.Lock()
-    plain: Callable[..., Any] = nn.Module.__call__
-    as_written = contextlib.ExitStack()
+    def __init__(self) -> None:
+        self._lock, self._count, self._stance = threading.Lock(), 0, contextlib.ExitStack()
 
-    @classmethod
-    def begin(cls, path: Path) -> None:
-        with cls.lock:
-            if not cls.paths:
-                cls.as_written.enter_context(torch.compiler.set_stance("force_eager"))
-            cls.paths = (*cls.paths, path)
-            if nn.Module.__call__ is not _call:
-                cls.plain, nn.Module.__call__ = nn.Module.__call__, _call
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+            self._count += 1
 
-    @classmethod
-    def end(cls, path: Path) -> None:
-        with cls.lock:
-            cls.paths = tuple(one for one in cls.paths if one is not path)
-            if cls.paths:
-                return
-            cls.as_written.close()
-            if nn.Module.__call__ is _call:
-                nn.Module.__call__ = cls.plain
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                self._stance.close()
 
 
-def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    inside = [path for path in _Calls.paths if path.enter(module)]
-    try:
-        return _Calls.plain(module, *args, **kwargs)
-    finally:
-        for path in inside:
-            path.leave()
+_AS_WRITTEN = _AsWritten()
 
 
 class Path:
     """The modules of a model that are running, outermost first.
 
-    Every call of a module comes by, in whichever thread it runs: in another one than ours PyTorch's
+    Two hooks see every module, in whichever thread it runs: in another one than ours PyTorch's
     modes are blind, and half a model would go unseen.
     """
 
@@ -109,40 +97,56 @@ class Path:
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
         self.every = dict(model.named_modules())
-        self.names = {identity(module): _plain(name) for name, module in self.every.items()}
+        self._has_shells = any(_SHELL in name for name in self.every)
+        self.names = {identity(module): name for name, module in self.every.items()}
+        if self._has_shells:
+            self.names = {i: _plain(name) for i, name in self.names.items()}
         self.names[identity(model)] = own
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
-        self._owner = threading.get_ident()
+        self._owner, self._until_end = threading.get_ident(), contextlib.ExitStack()
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
     def __enter__(self) -> Path:
-        _Calls.begin(self)
+        self._until_end.enter_context(_AS_WRITTEN)
+        if self._has_shells:  # seen beside what is in them: that is known
+            self._until_end.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        for hook in (
+            register_module_forward_pre_hook(self.enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ):
+            self._until_end.callback(hook.remove)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _Calls.end(self)
+        self._until_end.close()
 
-    def enter(self, module: nn.Module) -> bool:
-        """A module is called, of this model or of another: whether it is on the path now."""
+    def enter(self, module: nn.Module, _: object = None) -> None:
+        """A module is called, of this model or of another."""
         elsewhere = threading.get_ident() != self._owner
         if identity(module) not in self.names and not (
             elsewhere and hasattr(module, "_is_replica")
         ):
-            return False
+            return
         if in_backward():  # which has threads of its own
             self._runs_again()
-            return False
+            return
         if elsewhere:
             self._elsewhere = True
             self.refuse_other_threads()
         if not self.modules:
             self._begins()
         self.modules.append(module)
-        return True
 
-    def leave(self) -> None:
-        self.modules.pop()
+    def _leave(self, module: nn.Module, *_: object) -> None:
+        if identity(module) not in self.names or in_backward():
+            return
+        if self.modules and self.modules[-1] is module:
+            self.modules.pop()
+        elif any(m is module for m in self.modules):  # one that raised left others behind it
+            while self.modules.pop() is not module:
+                pass
 
     def refuse_other_threads(self) -> None:
         """Raise where the model was called in one: there, and again where the with statement ends.

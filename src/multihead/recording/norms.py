@@ -16,8 +16,8 @@ def value_norms(value: Tensor) -> Tensor:
     return torch.linalg.vector_norm(value, dim=-1, dtype=exact(value.dtype)).float()
 
 
-def both_norms(value: Tensor, new: Sequence[int], weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and ‖v W_O‖, (batch, heads, key), at least of the keys that are new.
+def output_norms(value: Tensor, new: Sequence[int], weight: Tensor) -> Tensor:
+    """‖v W_O‖ of each key and query head, (batch, heads, key), at least of the keys that are new.
 
     ‖v W_O‖² = v (W_O W_Oᵀ) vᵀ: each query head has its own part of W_O, (heads · value_dim, model).
     """
@@ -35,4 +35,4 @@ def both_norms(value: Tensor, new: Sequence[int], weight: Tensor) -> tuple[Tenso
         every = moved.new_zeros(*moved.shape[:2], value.shape[2])
         every[:, :, new] = moved
         moved = every
-    return value_norms(value), moved
+    return moved

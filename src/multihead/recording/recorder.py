@@ -47,9 +47,8 @@ class Recorder(Hand):
     def begin(self) -> None:
         refuse_drafts()
         self._fresh = True
-        with torch.no_grad():
-            for layer in self.layers.values():
-                layer.add_norms(None)  # before a cache is written to
+        for layer in self.layers.values():
+            layer.forget_values()
 
     def answer(self, place: Place, call: Call) -> Tensor:
         if isinstance(call.mask, dense) or isinstance(call.bias, Tensor):
@@ -92,7 +91,7 @@ class Recorder(Hand):
     def projected(self, place: Place, weight: Tensor) -> None:
         if place.index in self.layers:
             with exactly(weight):
-                self.layers[place.index].add_norms(alone(weight))
+                self.layers[place.index].add_output_norms(alone(weight))
 
 
 def calmed(problem: Problem) -> Problem:

@@ -123,7 +123,7 @@ class Watch:
             self.busy = False
 
     def _handle(self, call: Call) -> Any:
-        refuse_traced()
+        refuse_traced(call.query)
         refuse_mapped(call.query, call.key, call.value)
         # Backward may come when no hand lies here any more: what changes must be refused before.
         if in_backward() or (not self._may_run_again and in_checkpoint()):
@@ -132,7 +132,7 @@ class Watch:
         if place is None:
             return call.plain() if call.plain else call.answered(call.attend())
         self.calls += 1
-        if self.calls == _UNDER_WAY:
+        if self.calls >= _UNDER_WAY:
             self.refuse_functions()
         asked = call
         for hand in self.hands:
@@ -164,8 +164,8 @@ class Watch:
     def refuse_functions(self) -> None:
         """Raise where attention runs outside of Python; looked for while a GPU is at work."""
         if not self._looked:
-            self._looked = True
             refuse_functions(self.path.every.items())
+            self._looked = True  # not before: who catches what is raised is told again at the end
 
     def leaves_no_trace(self) -> bool:
         """Whether what is done here must stay out of the graph: who looks on alone changes nothing.
