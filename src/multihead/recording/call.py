@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from ..attention import attend
 from ..attention.dense import steps
-from ..attention.problem import is_mapped, pose, without_autocast
+from ..attention.problem import pose, without_autocast
 from ..convert import masks_from_torch
 from ..masks import Mask, causal, dense
 from ..observation import observe
 from ..positions import Alibi
+from .refusals import refuse_nested
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,27 +110,6 @@ def forbids(bias: Tensor) -> Tensor:
     return bias <= -1e4
 
 
-def refuse_traced(tensor: Tensor) -> None:
-    if type(tensor).__name__ == "FakeTensor":  # known by name: its module takes long to import
-        raise ValueError(
-            "attention under torch.export cannot be recorded: there are no numbers to look at; "
-            "export the model outside of the with statement."
-        )
-    if torch._C._get_tracing_state() is not None:
-        raise ValueError(
-            "attention under torch.jit.trace cannot be recorded: what a look works out would "
-            "become a part of the traced module; trace the model outside of the with statement."
-        )
-
-
-def refuse_mapped(*tensors: object) -> None:
-    if any(map(is_mapped, tensors)):
-        raise ValueError(
-            "attention under torch.func.vmap cannot be recorded: one call stands for many; "
-            "call the model on a batch instead."
-        )
-
-
 def of_sdpa(args: tuple, kwargs: dict) -> Call:
     """`F.scaled_dot_product_attention`: top-left causal, boolean True = may attend."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -157,14 +137,6 @@ def of_sdpa(args: tuple, kwargs: dict) -> Call:
         plain=lambda: F.scaled_dot_product_attention(*args, **kwargs), give=give,
         only_plain=bool(given.get("dropout_p", 0.0)),
     )  # fmt: skip
-
-
-def refuse_nested(*tensors: object) -> None:
-    if any(isinstance(tensor, Tensor) and tensor.is_nested for tensor in tensors):
-        raise ValueError(
-            "attention over nested tensors cannot be recorded: the texts of a batch have no common "
-            "length; give a padded batch and a mask instead."
-        )
 
 
 def _broadcast(

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .call import refuse_nested
 from .names import in_backward
+from .refusals import refuse_nested
 
 _DEVICES = ("cpu", "cuda", "xpu", torch._C._get_privateuse1_backend_name())
 _FORWARD = inspect.signature(nn.TransformerEncoder.forward)

@@ -22,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..attention import attend
 from ..observation import observe
-from .call import Call, of_attend, of_multihead, of_observe, of_sdpa, refuse_mapped, refuse_traced
+from .call import Call, of_attend, of_multihead, of_observe, of_sdpa
 from .encoder import as_fast_paths_give
 from .names import Path, identity, in_backward, in_checkpoint
 from .projection import PRODUCTS, projection_in
+from .refusals import refuse_mapped, refuse_traced
 from .scripted import refuse_functions, refuse_modules
 from .transformers import borrowed
 from .unseen import Unseen
