@@ -90,7 +90,7 @@ def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("kernel", "dim", "width", "loops"),
-    [(CELLS, 64, 32, 2), (CELLS, 128, 256, 2), (RECEIVED, 64, 0, 3), (RECEIVED, 128, 0, 3)],
+    [(CELLS, 64, 32, 2), (RECEIVED, 128, 0, 3)],
 )
 def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)

@@ -321,6 +321,25 @@ def test_a_refusal_that_was_caught_comes_again_at_the_end():
                 model(texts())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_refusal_comes_to_each_hand():
+    model = Holding(torch.jit.script(by_hand))
+    whole, part = (pytest.raises(ValueError, match="torch.jit function that works") for _ in "ab")
+    with whole, mh.ablate(model, heads=[(0, 0)]), part, mh.record(model):
+        model(texts())
+
+
+def test_a_recording_that_begins_with_an_export():
+    model = nn.Sequential(nn.Embedding(9, WIDTH), Block(), nn.Linear(WIDTH, 9))
+    ids = torch.randint(0, 9, (2, TOKENS))
+    with mh.record(model) as rec:
+        with pytest.raises(Exception, match="torch.export cannot be recorded"):
+            torch.export.export(model, (ids,), strict=False)
+        model(ids)
+    assert [layer.name for layer in rec.layers] == ["1"]
+    assert int(rec.loss.isnan().sum()) == 2
+
+
 def test_an_export_inside_is_refused_and_the_recording_goes_on():
     model, x = stack(), texts()
     with mh.record(model) as rec:

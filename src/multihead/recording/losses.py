@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..attention import fused
 from .keeping import kept
 from .names import in_backward
+from .refusals import is_fake
 
 _AT_ONCE = 64  # rows of logits at a time; on a GPU, which likes them wider, 16 times as many
 
@@ -123,7 +124,7 @@ class Vocabulary:
         return [t.register_forward_pre_hook(self._note) for t in tables]
 
     def _note(self, table: Any, args: tuple) -> None:
-        if args and isinstance(args[0], Tensor) and not in_backward():
+        if args and isinstance(args[0], Tensor) and not (in_backward() or is_fake(args[0])):
             self._looked_up.append((args[0].detach(), table.num_embeddings))
 
     def forget(self) -> None:

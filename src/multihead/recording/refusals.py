@@ -8,8 +8,13 @@ from torch import Tensor
 from ..attention.problem import is_mapped
 
 
+def is_fake(tensor: object) -> bool:
+    """Whether it has a size alone and no numbers, as in torch.export."""
+    return type(tensor).__name__ == "FakeTensor"  # known by name: its module takes long to import
+
+
 def refuse_traced(tensor: Tensor) -> None:
-    if type(tensor).__name__ == "FakeTensor":  # known by name: its module takes long to import
+    if is_fake(tensor):
         raise ValueError(
             "attention under torch.export cannot be recorded: there are no numbers to look at; "
             "export the model outside of the with statement."

@@ -248,6 +248,7 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             yield shared
         finally:
             shared.hands.remove(hand)
+        shared.refuse_functions()
         shared.path.refuse_other_threads()
         return
     check_model(model)
