@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from types import FunctionType
 
@@ -15,7 +14,6 @@ _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attenti
 _PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
 _DEEP = 4  # helpers that call helpers
 _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: parameters, modules, hooks
-_PLAIN = frozenset(map(type, (True, 1, 1.0, "", None, OrderedDict(), set(), nn.Parameter())))
 
 
 def refuse_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
@@ -37,13 +35,8 @@ def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:
         fields = vars(module)
         if _is_torchs_own(type(module)) and not module._modules and "forward" not in fields:
             continue  # a layer that runs what PyTorch wrote: most of a model's modules are such
-        # By its type first: a model has thousands of fields, and nearly all are plain.
-        own = [
-            value for key, value in fields.items()
-            if type(value) not in _PLAIN and key not in _EVERY_MODULES and _holds(type(value))
-        ]  # fmt: skip
-        named = _named(type(module))
-        for function in (*_held(own), *named) if own else named:
+        own = (value for key, value in fields.items() if key not in _EVERY_MODULES)
+        for function in (*_held(own), *_named(type(module))):
             if _works_attention_out(str(function.graph)):
                 raise ValueError(
                     f"{name or 'the model'} calls {function.name}, a torch.jit function that works "
