@@ -89,6 +89,15 @@ def keys_of(first, last, left, right, length, KEYS: tl.constexpr):
 
 
 @triton.jit
+def tiles_of_rows(first, left, right, length, offset, queries,
+                  ROWS: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """From where to where the tiles lie of which some of the ROWS from `first` on see something."""
+    top, bottom = first + offset, tl.minimum(first + ROWS, queries) - 1 + offset
+    low = tl.maximum(top - left, 0) // KEYS * KEYS
+    return low, tl.maximum(up(tl.minimum(bottom + right + 1, length), KEYS), low)
+
+
+@triton.jit
 def rows_of_keys(first, last, left, right, length, offset, queries, ROWS: tl.constexpr):
     """For the keys first … last: which rows see some of them, and which all; as `keys_of`."""
     low = tl.maximum(first - right - offset, 0) // ROWS * ROWS

@@ -39,6 +39,7 @@ from ...attention.fused.tile import (
     inside,
     load_rows,
     lse_of_rows,
+    tiles_of_rows,
     where_and_how_long,
 )
 
@@ -162,6 +163,35 @@ def cells_kernel(
             )  # fmt: skip
 
 
+@triton.jit(do_not_specialize=[*NUMBERS, "cells", "parts"])
+def together_kernel(
+    parts_at, sum_at, largest_at, lengths_at, offsets_at, cells, parts,
+    heads, group, queries, keys, left, right, length, offset, scale, cap,
+    CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr,
+    WIDTH: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ACROSS: tl.constexpr,
+):  # fmt: skip
+    """A row of cells from its parts of PART rows each: of those that the Hopper kernel wrote."""
+    cell_row, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    offset, length = where_and_how_long(
+        batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
+    )
+    row = (batch * heads + head).to(tl.int64) * cells + cell_row
+    beyond = tl.num_programs(2).to(tl.int64) * heads * cells * parts * cells  # to the largest
+    for start in tl.range(0, cells, ACROSS):
+        cell = start + tl.arange(0, ACROSS)
+        total, largest = tl.zeros([ACROSS], tl.float32), tl.zeros([ACROSS], tl.float32)
+        for part in tl.range(0, parts):
+            first = (cell_row * parts + part) * PART // ROWS * ROWS
+            low, high = tiles_of_rows(first, left, right, length, offset, queries, ROWS, KEYS)
+            written = (cell < cells) & ((cell + 1) * WIDTH > low) & (cell * WIDTH < high)
+            at = parts_at + (row * parts + part) * cells + cell
+            total += tl.load(at, mask=written, other=0.0)
+            largest = tl.maximum(largest, tl.load(at + beyond, mask=written, other=0.0))
+        tl.store(sum_at + row * cells + cell, total, mask=cell < cells)
+        tl.store(largest_at + row * cells + cell, largest, mask=cell < cells)
+
+
 def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[Tensor, Tensor]:
     """The sum and the largest weight of each cell, (batch, heads, cells, cells)."""
     q, k = plain(question.query), plain(question.key)
@@ -204,16 +234,20 @@ def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Ten
     q, k = question.query, question.key
     batch, heads, queries, dim = q.shape
     dims, parts = width(dim), queries // _PART
-    found = q.new_zeros(2, batch, heads, cells, parts // cells, cells, dtype=torch.float32)
+    found = q.new_empty(2, batch, heads, parts, cells, dtype=torch.float32)
     rows = dims  # of a program; keys of wide heads had better serve more of them
+    common = {"WIDTH": k.shape[2] // cells, "ROWS": rows, "KEYS": _KEYS, "cells": cells}
     cells_on_hopper[(blocks(queries, rows) * heads, batch)](
         tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
-        **pointers_of(question, lse), cells=cells, UNBOUNDED=question.band.left == FAR,
-        WIDTH=k.shape[2] // cells, ROWS=rows, KEYS=_KEYS, DIM=dims, STAGES=3,
-        num_warps=rows // _PART, maxnreg=80,
+        **pointers_of(question, lse), **common, UNBOUNDED=question.band.left == FAR, DIM=dims,
+        STAGES=3, num_warps=rows // _PART, maxnreg=80,
     )  # fmt: skip
-    total, largest = found.unbind()
-    return total.sum(3), largest.amax(3)
+    total, largest = (q.new_empty(batch, heads, cells, cells, dtype=torch.float32) for _ in "ab")
+    together_kernel[(cells, heads, batch)](
+        found, total, largest, **question.numbers, **common, parts=parts // cells, PART=_PART,
+        ACROSS=min(256, width(cells)), num_warps=1,
+    )  # fmt: skip
+    return total, largest
 
 
 def pairs_of(question: Question, edges: list[list[int]]) -> Tensor:

@@ -28,6 +28,7 @@ from ...attention.fused.tile import (
     capped,
     lse_of_rows,
     rows_of_keys,
+    tiles_of_rows,
     up,
     where_and_how_long,
 )
@@ -102,8 +103,8 @@ def cells_on_hopper(
 ):  # fmt: skip
     """Of cells that are all WIDTH wide: sums of every 16 rows, then the largest weights of these.
 
-    cells_at is (2, batch, heads, 16 rows, cell), and 0 where nothing is seen. Tiles come in order,
-    so that a cell of several is whole before the next begins.
+    cells_at is (2, batch, heads, 16 rows, cell); where no tile lies nothing is written. Tiles come
+    in order, so that a cell of several is whole before the next begins.
     """
     program, batch = gl.program_id(0), gl.program_id(1)
     block, head = gl.cdiv(queries, ROWS) - 1 - program // heads, program % heads
@@ -111,13 +112,10 @@ def cells_on_hopper(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
     first = block * ROWS
-    top, bottom = first + offset, gl.minimum(first + ROWS, queries) - 1 + offset
-    low = gl.maximum(top - left, 0) // KEYS * KEYS
-    high = gl.maximum(gl.minimum(bottom + right + 1, length), low)
+    low, high = tiles_of_rows(first, left, right, length, offset, queries, ROWS, KEYS)
     plain = low
     if UNBOUNDED:  # behind the rows: then all tiles up to the first row's last key need no mask
-        plain = gl.maximum(gl.minimum(top + right + 1, length), 0) // KEYS * KEYS
-    high = gl.maximum(up(high, KEYS), plain)
+        plain = gl.maximum(gl.minimum(first + offset + right + 1, length), 0) // KEYS * KEYS
 
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
     CELLS: gl.constexpr = 1 if WIDTH > KEYS else KEYS // WIDTH  # of a tile
