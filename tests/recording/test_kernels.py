@@ -5,7 +5,7 @@ import torch
 from kernels import DEVICE
 
 pytest.importorskip("triton")
-from multihead.recording.kernels import nats, norms
+from multihead.recording.kernels import copies, nats, norms
 
 
 @pytest.mark.parametrize("words", [7, 4096, 5000])
@@ -40,3 +40,28 @@ def test_norms_of_more_keys_than_one_program_takes():
     moved = value.double() @ weight.double().unflatten(0, (43, 16))
     found = norms(value, weight)
     torch.testing.assert_close(found.double(), moved.norm(dim=-1), rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("tokens", [1, 70, 700])
+def test_copies_and_norms_of_values(tokens, dtype):
+    torch.manual_seed(0)
+    drawn = torch.randn(2, tokens, 12, 24, device=DEVICE).to(dtype).transpose(1, 2)
+    query, key, value = drawn[:, :8].clone(), drawn[:, 8:10].contiguous(), drawn[:, 10:]
+    found = copies(query, key, value)
+    assert found is not None
+    for one, copy in zip((query, key), found[:2], strict=True):
+        assert torch.equal(one, copy)
+        assert one.stride() == copy.stride()
+        assert one.data_ptr() != copy.data_ptr()
+    expected = value.double().norm(dim=-1)
+    torch.testing.assert_close(found[2].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_copies_of_what_has_gaps_are_left_to_others():
+    wide = torch.zeros(1, 4, 6, 8, device=DEVICE)
+    assert copies(wide[:, :2], wide, wide) is not None
+    assert copies(wide[..., ::2], wide, wide) is None
+    assert copies(wide, wide[:, :, ::2], wide) is None
+    assert copies(wide, wide.expand(2, -1, -1, -1), wide) is None
+    assert copies(wide, wide, wide.mT) is None

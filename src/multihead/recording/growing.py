@@ -17,9 +17,9 @@ from ..positions import Alibi
 from .continuing import goes_on
 from .files import moved_to_disk
 from .joining import join_steps
-from .keeping import kept, kept_ours, send, settle
+from .keeping import copied, kept, kept_ours, send, settle
 from .layer import Chunk, Layer, written
-from .norms import output_norms, value_norms
+from .norms import output_norms
 from .watch import Place
 
 
@@ -80,7 +80,9 @@ class Growing:
         problem, version, first, new = call
         self.changes, before_bytes = self.changes + 1, self.bytes
         keys = problem.key[:, :, first:] if first else problem.key
-        keys = keys.clone() if keys.is_cuda else kept(keys)  # a cache may be written to in place
+        value = problem.value[:, :, first:] if first else problem.value
+        # At once: a cache may be written to in place.
+        query, keys, norms = copied(problem.query if self.layer.has_qk else None, keys, value)
         i, total = len(self.layer.chunks), problem.key.shape[2]
         text, tensors = written(problem.mask)
         offset = problem.offset if isinstance(problem.offset, int) else None
@@ -97,20 +99,20 @@ class Growing:
             problem.bias.slopes if isinstance(problem.bias, Alibi) else problem.bias
         )
         extras["offset"] = problem.offset if isinstance(problem.offset, Tensor) else None
-        extras["query"] = problem.query if self.layer.has_qk else None
         for name, tensor in extras.items():
             if tensor is not None:
                 self._put(f"{i}.{name}", tensor)
         told = {f"{i}.lse": lse}
-        for key, value in found.items():
-            told |= _parts(f"{i}.stat.{key}", value)
-        for name, copy in zip(told, kept_ours([*told.values()]), strict=True):
-            self.tensors[name] = copy
-            self.bytes += copy.nbytes
+        for key, statistic in found.items():
+            told |= _parts(f"{i}.stat.{key}", statistic)
+        copies = dict(zip(told, kept_ours([*told.values()]), strict=True))
+        if query is not None:
+            copies[f"{i}.query"] = kept(query, ours=True) if query.is_cuda else query
+        self.tensors |= copies
+        self.bytes += sum(copy.nbytes for copy in copies.values())
         if self.layer.has_qk:
             self._append(f"key.{version}", keys, new)
-        value = problem.value[:, :, first:] if first else problem.value
-        self._append(f"value_norm.{version}", value_norms(value), new)
+        self._append(f"value_norm.{version}", norms, new)
         self._values = value, new, _writes(value)
         self.is_cuda = keys.is_cuda
         self._last = keys  # to compare the next call with: where that will be, on the device

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..attention import fused
+from .norms import value_norms
+
 _LARGE = 2**15  # bytes
 
 
@@ -32,6 +35,20 @@ def kept(tensor: Tensor, ours: bool = False) -> Tensor:
         return tensor.to("cpu", copy=True).contiguous()
     pages = mmap.mmap(-1, tensor.nbytes)
     return torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def copied(
+    query: Tensor | None, key: Tensor, value: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Copies of query and key that nothing else writes to, and ‖v‖; on a GPU all in one pass."""
+    if not key.is_cuda:
+        return None if query is None else kept(query), kept(key), value_norms(value)
+    if query is not None and fused.ready(key.device):
+        from .kernels import copies
+
+        if (found := copies(query, key, value)) is not None:
+            return found
+    return None if query is None else query.clone(), key.clone(), value_norms(value)
 
 
 def kept_ours(tensors: Sequence[Tensor]) -> list[Tensor]:

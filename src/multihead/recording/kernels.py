@@ -1,7 +1,7 @@
 # Triton only looks like Python:
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false
-"""What recording does beside attention, in one pass each on a GPU: losses, and ‖v W_O‖."""
+"""What recording does beside attention, in one pass each on a GPU: copies, losses, ‖v W_O‖."""
 
 from __future__ import annotations
 
@@ -10,11 +10,78 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..attention.fused.again import launch
 from ..attention.fused.launch import blocks, width
 
 _WIDEST = 128  # of a head: its square must fit beside the rows
 _AT_ONCE = 4096  # words that are looked at together
 _ROWS, _PROGRAMS = 64, 256  # keys of a tile, and how many programs keep a GPU at work
+_COPIED = 4096  # numbers by a program
+
+
+@triton.jit
+def _copy(from_at, to_at, block, size, COPIED: tl.constexpr):
+    at = block * COPIED + tl.arange(0, COPIED)
+    if block * COPIED + COPIED <= size:  # many numbers at a time, where none has to be asked for
+        tl.store(to_at + at, tl.load(from_at + at))
+    else:
+        tl.store(to_at + at, tl.load(from_at + at, mask=at < size), mask=at < size)
+
+
+@triton.jit
+def _row_norms(
+    value_at, norms_at, block, batch_step, head_step, row_step, heads, tokens, dim,
+    ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    a_head = tl.cdiv(tokens, ROWS)
+    batch, head = block // a_head // heads, block // a_head % heads
+    rows, column = block % a_head * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
+    at = batch * batch_step + head * head_step + rows[:, None] * row_step + column[None, :]
+    real = (rows < tokens)[:, None] & (column < dim)[None, :]
+    value = tl.load(value_at + at, mask=real, other=0.0).to(tl.float32)
+    norm = tl.sqrt(tl.sum(value * value, 1))
+    tl.store(norms_at + (block // a_head) * tokens + rows, norm, mask=rows < tokens)
+
+
+@triton.jit(do_not_specialize=["query_size", "key_size", "tokens"])
+def _copies_kernel(
+    query_at, query_to, key_at, key_to, value_at, norms_at, query_size, key_size,
+    batch_step, head_step, row_step, heads, tokens, dim,
+    COPIED: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    of_query, of_key = tl.cdiv(query_size, COPIED), tl.cdiv(key_size, COPIED)
+    if program < of_query:
+        _copy(query_at, query_to, program, query_size, COPIED)
+    elif program < of_query + of_key:
+        _copy(key_at, key_to, program - of_query, key_size, COPIED)
+    else:
+        _row_norms(
+            value_at, norms_at, program - of_query - of_key, batch_step, head_step, row_step,
+            heads, tokens, dim, ROWS, DIM,
+        )  # fmt: skip
+
+
+def copies(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Copies of query and key, laid as they lie, and ‖v‖; None where numbers lie apart."""
+    to_query, to_key = torch.empty_like(query), torch.empty_like(key)
+    dense = to_query.stride() == query.stride() and to_key.stride() == key.stride()
+    if not dense or value.stride(-1) != 1 or value.dtype == torch.float64:
+        return None
+    batch, heads, tokens, dim = value.shape
+    norms = value.new_empty(batch, heads, tokens, dtype=torch.float32)
+    dims = width(dim)
+    rows = _COPIED // dims
+    programs = (
+        blocks(query.numel(), _COPIED) + blocks(key.numel(), _COPIED)
+        + batch * heads * blocks(tokens, rows)
+    )  # fmt: skip
+    launch(
+        _copies_kernel, (programs,), {"num_warps": 4},
+        query, to_query, key, to_key, value, norms, query.numel(), key.numel(),
+        *value.stride()[:3], heads, tokens, dim, COPIED=_COPIED, ROWS=rows, DIM=dims,
+    )  # fmt: skip
+    return to_query, to_key, norms
 
 
 @triton.jit(do_not_specialize=["words", "row_step"])
@@ -90,9 +157,9 @@ def norms(value: Tensor, weight: Tensor) -> Tensor | None:
         return None
     found = value.new_empty(batch, heads, tokens, dtype=torch.float32)
     share = _ROWS * blocks(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
-    _norms_kernel[(blocks(tokens, share), heads, batch)](
+    launch(
+        _norms_kernel, (blocks(tokens, share), heads, batch), {"num_warps": 4 if dim <= 64 else 8},
         value, weight, found, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
-        tokens, share, dim, weight.shape[1], ROWS=_ROWS,
-        DIM=width(dim), AT_ONCE=64, num_warps=4 if dim <= 64 else 8,
+        tokens, share, dim, weight.shape[1], ROWS=_ROWS, DIM=width(dim), AT_ONCE=64,
     )  # fmt: skip
     return found

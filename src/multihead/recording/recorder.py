@@ -14,6 +14,7 @@ from ..attention import answer
 from ..attention.problem import Problem, autocasts, pose, without_autocast
 from ..masks import dense
 from ..observation import gather, look
+from ..observation.fused import plan_of
 from ..observation.statistics import Statistic
 from ..observation.statistics.heatmap import Heat
 from ..observation.statistics.peak import PeakKey
@@ -39,6 +40,7 @@ class Recorder(Hand):
         kept: Callable[[Growing], None],
     ) -> None:
         self.statistics, self.keep_qk = statistics, keep_qk
+        self._plan = plan_of(statistics)
         self.layers: dict[int, Growing] = {}
         self._new_text, self._kept, self._rules = new_text, kept, Rules()
         self._fresh = True  # no call of this pass has come yet
@@ -55,7 +57,7 @@ class Recorder(Hand):
             with exactly(call.query):
                 call = self._rules.simplify(call)
         problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
-        _, out, lse, told = look(problem, self.statistics)
+        _, out, lse, told = look(problem, self._plan)
         with exactly(lse):
             firm = steady(problem)  # what is kept must give the weights again
             if firm is not problem:

@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..band import FAR, Band
+from .again import launch
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
@@ -195,12 +196,13 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
-    hopper_kernel[(blocks(queries, 128) * heads, batch)](
+    launch(
+        hopper_kernel, (blocks(queries, 128) * heads, batch), {"num_warps": 4},
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
         prefix=first.length, FIRST_KEYS=in_sight, SINKS=sinks is not None, **asked.flags,
         ONE_SIDED=question.band.right <= 0,
-        KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128, num_warps=4,
+        KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told

@@ -37,16 +37,17 @@ class Looked(NamedTuple):
     found: dict[str, Tensor]
 
 
-def look(problem: Problem, statistics: tuple[Statistic, ...], backend: str = "auto") -> Looked:
-    """Attention, and those of the statistics that our kernels tell on the way, for all rows."""
+class Plan(NamedTuple):
+    """What to ask of the kernels on the way, of the statistics that are wanted."""
+
+    wanted: bool  # whether there are any
+    told_of: tuple[Statistic, ...]
+    masses: list[Mass]
+    asked: Asked
+
+
+def plan_of(statistics: tuple[Statistic, ...]) -> Plan:
     told_of = tuple(s for s in statistics if isinstance(s, _ON_THE_WAY) and _known(s))
-    if backend == "auto" and statistics and fused.hesitates(problem) is None:
-        used = "fused"  # where there is something to tell it costs least
-    else:
-        used = choose(problem, backend).backend
-    if used != "fused" or not told_of:
-        out, lse = answer(problem, used)
-        return Looked(used, out, lse, {})
     kinds = {type(s) for s in told_of}
     masses = [s for s in told_of if isinstance(s, Mass)]
     asked = Asked(
@@ -54,12 +55,28 @@ def look(problem: Problem, statistics: tuple[Statistic, ...], backend: str = "au
         peak=bool(kinds & {Peak, MaxScore}), peak_key=PeakKey in kinds,
         masses=tuple(_band(s) for s in masses),
     )  # fmt: skip
+    return Plan(bool(statistics), told_of, masses, asked)
+
+
+def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "auto") -> Looked:
+    """Attention, and those of the statistics that our kernels tell on the way, for all rows.
+
+    Who asks the same again and again plans once.
+    """
+    plan = asked if isinstance(asked, Plan) else plan_of(asked)
+    if backend == "auto" and plan.wanted and fused.hesitates(problem) is None:
+        used = "fused"  # where there is something to tell it costs least
+    else:
+        used = choose(problem, backend).backend
+    if used != "fused" or not plan.told_of:
+        out, lse = answer(problem, used)
+        return Looked(used, out, lse, {})
     batch, heads, queries, _ = problem.query.shape
-    for mass in masses:
+    for mass in plan.masses:
         mass.mask.check(batch, heads, queries, problem.key.shape[2])
     with without_autocast(problem.query.device.type):
-        told = fused.look(problem, asked)
-    found = {s.key: _one(s, told, masses) for s in told_of}
+        told = fused.look(problem, plan.asked)
+    found = {s.key: _one(s, told, plan.masses) for s in plan.told_of}
     return Looked(used, told.out, told.lse, found)
 
 

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.band import FAR
+from ...attention.fused.again import launch
 from ...attention.fused.launch import (
     INTERPRETED,
     blocks,
@@ -237,15 +238,18 @@ def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Ten
     found = q.new_empty(2, batch, heads, parts, cells, dtype=torch.float32)
     rows = dims  # of a program; keys of wide heads had better serve more of them
     common = {"WIDTH": k.shape[2] // cells, "ROWS": rows, "KEYS": _KEYS, "cells": cells}
-    cells_on_hopper[(blocks(queries, rows) * heads, batch)](
+    launch(
+        cells_on_hopper, (blocks(queries, rows) * heads, batch),
+        {"num_warps": rows // _PART, "maxnreg": 80},
         tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
         **pointers_of(question, lse), **common, UNBOUNDED=question.band.left == FAR, DIM=dims,
-        STAGES=3, num_warps=rows // _PART, maxnreg=80,
+        STAGES=3,
     )  # fmt: skip
     total, largest = (q.new_empty(batch, heads, cells, cells, dtype=torch.float32) for _ in "ab")
-    together_kernel[(cells, heads, batch)](
-        found, total, largest, **question.numbers, **common, parts=parts // cells, PART=_PART,
-        ACROSS=min(256, width(cells)), num_warps=1,
+    launch(
+        together_kernel, (cells, heads, batch), {"num_warps": 1}, found, total, largest,
+        **question.numbers, **common, parts=parts // cells, PART=_PART,
+        ACROSS=min(256, width(cells)),
     )  # fmt: skip
     return total, largest
 

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...attention.fused.again import launch
 from ...attention.fused.launch import (
     blocks,
     hopper_takes,
@@ -98,10 +99,11 @@ def received(question: Question, lse: Tensor) -> Tensor:
         from .hopper import received_on_hopper
 
         down = dims  # keys of a program: rows of wide heads had better serve more of them
-        received_on_hopper[(blocks(keys, down) * heads, batch)](
+        launch(
+            received_on_hopper, (blocks(keys, down) * heads, batch),
+            {"num_warps": down // 16, "maxnreg": 80},
             tiles_of(q, 64, dims), tiles_of(k, down, dims), lse.contiguous(), found,
             **pointers_of(question, lse), ROWS=64, KEYS=down, DIM=dims, STAGES=2,
-            num_warps=down // 16, maxnreg=80,
         )  # fmt: skip
         return found
     # Keys go down here, and rows across.
