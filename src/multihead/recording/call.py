@@ -6,6 +6,7 @@ SDPA, `nn.MultiheadAttention` and `attend` itself: each is read here into the sa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -86,9 +87,12 @@ class Call:
 
 def crosses(place: Any, call: Call) -> bool:
     """Whether the keys are of another text: as the call says, or as the layer's name does."""
-    if call.crosses is not None:
-        return call.crosses
-    return bool(re.search(r"cross|enc_?dec|encoder_attn", place.name, re.IGNORECASE))
+    return call.crosses if call.crosses is not None else _sounds_crossing(place.name)
+
+
+@functools.lru_cache(4096)
+def _sounds_crossing(name: str) -> bool:
+    return bool(re.search(r"cross|enc_?dec|encoder_attn", name, re.IGNORECASE))
 
 
 def last_seen(call: Call) -> int:

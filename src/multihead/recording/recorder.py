@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..attention import answer
 from ..attention.problem import Problem, autocasts, pose, without_autocast
 from ..masks import dense
 from ..observation import gather, look
-from ..observation.fused import plan_of
+from ..observation.fused import plan_of, swept
 from ..observation.statistics import Statistic
 from ..observation.statistics.heatmap import Heat
 from ..observation.statistics.peak import PeakKey
@@ -27,6 +28,8 @@ from .growing import Growing
 from .rules import Rules
 from .transformers import refuse_drafts
 from .watch import Hand, Place
+
+_AS_IT_IS = contextlib.nullcontext()
 
 
 class Recorder(Hand):
@@ -57,22 +60,26 @@ class Recorder(Hand):
             with exactly(call.query):
                 call = self._rules.simplify(call)
         problem = pose(call.query, call.key, call.value, dropout=0.0, **call.asked)
-        _, out, lse, told = look(problem, self._plan)
+        used, out, lse, told = look(problem, self._plan)
         with exactly(lse):
             firm = steady(problem)  # what is kept must give the weights again
             if firm is not problem:
-                lse, told = answer(firm).lse, {}
+                lse = answer(firm).lse
             calm, lse = calmed(firm), alone(lse)
             layer = self._layer(place, call, calm)
             related = layer.relate(calm)
             if len(self._rows) != lse.shape[2] or self._rows.device != lse.device:
                 self._rows = torch.arange(lse.shape[2], device=lse.device)
             view = View(related.problem, lse, self._rows, len(self._rows))
-            if related.problem is not calm:  # its rows or keys are counted from elsewhere
+            same = firm is problem and related.problem is calm
+            if not same:  # its rows or keys are counted from elsewhere
                 told = {}
-            rest = tuple(s for s in self.statistics if s.key not in told)
-            told = {key: alone(value) for key, value in told.items()}
-            layer.add(related, lse, told | gather(view, rest))
+            found: dict[str, Any] = {key: alone(value) for key, value in told.items()}
+            if same and used == "fused":  # what takes the question takes it for sweeps too
+                found |= swept(view, [s for s in self.statistics if s.key not in found])
+            if rest := tuple(s for s in self.statistics if s.key not in found):
+                found |= gather(view, rest)
+            layer.add(related, lse, found)
             self._kept(layer)
         return out
 
@@ -117,7 +124,7 @@ def exactly(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
     """No gradients or transforms, and float32 where it says so: autocast is the model's affair."""
     transforms = torch._C._are_functorch_transforms_active()
     if not transforms and not autocasts(tensor.device.type):
-        return torch.no_grad()
+        return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
     outside = contextlib.ExitStack()
     outside.enter_context(torch.no_grad())
     outside.enter_context(without_autocast(tensor.device.type))

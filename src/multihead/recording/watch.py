@@ -146,7 +146,8 @@ class Watch:
                     hand.answer(place, call)
             return call.plain()
         own = call.plain if untouched and (call.only_plain or self.leaves_no_trace()) else None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and own is None):
+        stops = own is not None and torch.is_grad_enabled()
+        with torch.no_grad() if stops else contextlib.nullcontext():
             outs = [hand.answer(place, call) for hand in self.hands]
             found = next((out for out in reversed(outs) if out is not None), None)
             out = found if found is not None and (own or not call.dropout) else call.attend()

@@ -9,19 +9,16 @@ from __future__ import annotations
 import functools
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..band import FAR, Band
-from .again import launch
+from .again import INTERPRETED, launch
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
 from .masses import masses_kernel
 from .question import Asked, Pulls, Question, Sizes, Told
-
-INTERPRETED = triton.knobs.runtime.interpret
 
 # On Hopper, by the width of a head and whether each row sees about half of the keys. Measured on an
 # H200 with benchmarks/gpu.py; the first whose width is enough.
@@ -92,10 +89,10 @@ def blocks(length: int, step: int) -> int:
 
 def plain(tensor: Tensor) -> Tensor:
     """Strides that a descriptor takes: columns side by side, all else in steps of 16 bytes."""
-    step = 16 // tensor.element_size()
-    steps = [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
-    aligned = tensor.data_ptr() % 16 == 0 and all(s % step == 0 and s > 0 for s in steps[:-1])
-    if aligned and tensor.stride(-1) == 1 and tensor.shape[-1] > 1:
+    step, shape, strides = 16 // tensor.element_size(), tensor.shape, tensor.stride()
+    steps = [s for s, n in zip(strides[:-1], shape, strict=False) if n > 1]
+    aligned = tensor.data_ptr() % 16 == 0 and all(s % step == 0 and s > 0 for s in steps)
+    if aligned and strides[-1] == 1 and shape[-1] > 1:
         return tensor
     short = -tensor.shape[-1] % step
     if short:
