@@ -23,7 +23,7 @@ from .corpus import Corpus, gather_texts
 from .cutting import cut
 from .growing import Growing
 from .inputs import Inputs
-from .keeping import give_back_holes
+from .keeping import give_back_holes, settle
 from .layer import Layer
 from .padding import real_of_layers
 from .recorder import Recorder
@@ -202,14 +202,15 @@ class _Run:
                 growing.spill(Path(self._folder.name))
             self._settled += growing.bytes
         self._text.layers[:] = sorted(layers, key=lambda layer: layer.index)
-        self._text.ids, self._text.real, self._text.loss = self.inputs.text()
         encoder = self.inputs.encoder
+        foretells = self.inputs.losses.masked or not self._sees_ahead()
+        self._text.ids, self._text.real, self._text.loss = self.inputs.text()  # waits for a GPU
         if self._text.real is None and encoder is None:
             self._text.real = real_of_layers(layers)
         if encoder is not None:  # its layers read another text, which has padding of its own
             self._text.about["encoder"] = encoder
             self._text.source_real = self.inputs.source_padding
-        if not self.inputs.losses.masked and self._sees_ahead():
+        if not foretells:
             self._text.loss = None  # a model that sees the next token does not foretell it
         if any(chunk.version for one in layers if not one.crosses for chunk in one.chunks):
             # Beams: a row's past is another row's, so that no text is the tokens of one row.
@@ -261,6 +262,8 @@ def _looks_ahead(layer: Layer) -> bool:
     """Whether a row may see keys behind its own, in the last layer of a text of its own."""
     if layer.crosses or layer.queries != layer.keys or layer.queries < 2:
         return False
+    if "0.mask.0" in layer.tensors:  # what it is made of may still be on its way
+        settle()
     asked = layer.asked(0)
     mask, offset = asked["mask"], asked["offset"]
     if isinstance(mask, causal):

@@ -96,16 +96,24 @@ class Path:
         self, model: nn.Module, begins: Callable[[], None], runs_again: Callable[[], None]
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
-        self.every = dict(model.named_modules())
-        self._has_shells = any(_SHELL in name for name in self.every)
-        self.names = {identity(module): name for name, module in self.every.items()}
+        self.every, self.names = {"": model}, {identity(model): own}  # as named_modules() has them
+        self._has_shells = False
+        self._walk(model, "")
         if self._has_shells:
             self.names = {i: _plain(name) for i, name in self.names.items()}
-        self.names[identity(model)] = own
         self.model, self.modules = model, []
         self._begins, self._runs_again = begins, runs_again
         self._owner, self._until_end = threading.get_ident(), contextlib.ExitStack()
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
+
+    def _walk(self, module: nn.Module, before: str) -> None:
+        for part, inner in module._modules.items():
+            if inner is not None and identity(inner) not in self.names:
+                name = before + part
+                self._has_shells |= part == _SHELL
+                self.every[name], self.names[identity(inner)] = inner, name
+                if inner._modules:
+                    self._walk(inner, name + ".")
 
     def __enter__(self) -> Path:
         self._until_end.enter_context(_AS_WRITTEN)

@@ -19,7 +19,7 @@ _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: paramete
 def refuse_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise for a scripted module."""
     for name, module in modules:
-        if isinstance(module, torch.jit.ScriptModule):
+        if _is_scripted(type(module)):
             raise ValueError(
                 f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
                 "and cannot be seen; give the module it was made from."
@@ -43,6 +43,11 @@ def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:
                     "attention out, outside of Python where it cannot be seen; have it call the "
                     "function it was made from."
                 )
+
+
+@functools.lru_cache(1024)
+def _is_scripted(kind: type) -> bool:
+    return issubclass(kind, torch.jit.ScriptModule)
 
 
 @functools.lru_cache(1024)
