@@ -105,7 +105,7 @@ def nats(logits: Tensor, targets: Tensor) -> Tensor:
     if len(targets):
         targets = targets.contiguous()
         _nats_kernel[(len(targets),)](
-            logits, targets, found, logits.shape[1], logits.stride(0), AT_ONCE=_AT_ONCE, num_warps=8
+            logits, targets, found, logits.shape[1], logits.stride(0), AT_ONCE=_AT_ONCE, num_warps=4
         )
     return found
 
@@ -160,6 +160,7 @@ def norms(value: Tensor, weight: Tensor) -> Tensor | None:
     launch(
         _norms_kernel, (blocks(tokens, share), heads, batch), {"num_warps": 4 if dim <= 64 else 8},
         value, weight, found, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
-        tokens, share, dim, weight.shape[1], ROWS=_ROWS, DIM=width(dim), AT_ONCE=64,
+        tokens, share, dim, weight.shape[1], ROWS=_ROWS, DIM=width(dim),
+        AT_ONCE=128,
     )  # fmt: skip
     return found

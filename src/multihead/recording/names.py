@@ -18,6 +18,8 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from .quiet import Aside
+
 # As id(), a hundred times a layer, but without a word to audit hooks: libraries lay those.
 identity = object.__hash__
 
@@ -93,7 +95,11 @@ class Path:
     """
 
     def __init__(
-        self, model: nn.Module, begins: Callable[[], None], runs_again: Callable[[], None]
+        self,
+        model: nn.Module,
+        begins: Callable[[], None],
+        runs_again: Callable[[], None],
+        aside: Aside,
     ) -> None:
         own = type(getattr(model, "_orig_mod", model)).__name__  # what a path of nothing is called
         self.every, self.names = {"": model}, {identity(model): own}  # as named_modules() has them
@@ -102,7 +108,7 @@ class Path:
         if self._has_shells:
             self.names = {i: _plain(name) for i, name in self.names.items()}
         self.model, self.modules = model, []
-        self._begins, self._runs_again = begins, runs_again
+        self._begins, self._runs_again, self._aside = begins, runs_again, aside
         self._owner, self._until_end = threading.get_ident(), contextlib.ExitStack()
         self._elsewhere = False  # whether it was called in a thread that nobody may listen to
 
@@ -130,7 +136,7 @@ class Path:
     def __exit__(self, *_: object) -> None:
         self._until_end.close()
 
-    def enter(self, module: nn.Module, _: object = None) -> None:
+    def enter(self, module: nn.Module, args: object = ()) -> None:
         """A module is called, of this model or of another."""
         elsewhere = threading.get_ident() != self._owner
         if identity(module) not in self.names and not (
@@ -146,8 +152,10 @@ class Path:
         if not self.modules:
             self._begins()
         self.modules.append(module)
+        self._aside.enter(module, args)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
+        self._aside.leave(module)
         if identity(module) not in self.names or in_backward():
             return
         if self.modules and self.modules[-1] is module:

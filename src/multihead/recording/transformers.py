@@ -137,13 +137,13 @@ def read(
     module tells.
     """
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask, bias, keys = None, None, key.shape[2]
+    mask, bias, queries, keys = None, None, query.shape[2], key.shape[2]
     if attention_mask is not None:
         # The very same tensor where it fits: the layers share it, and it is read once.
         fits = attention_mask.shape[-1] == keys
         given = attention_mask if fits else attention_mask[..., :keys]
         mask, bias = (dense(given), None) if given.dtype == torch.bool else (None, given)
-    elif looks_back and query.shape[2] > 1 and not eager:  # which does what its mask says
+    elif looks_back and queries > 1 and not eager:  # which does what its mask says
         mask = causal()
     if position_bias is not None:
         position_bias = position_bias[..., :keys]
@@ -151,7 +151,7 @@ def read(
     return {
         "mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux,
         "dropout": dropout,
-        "offset": _place(attention_mask, query.shape[2], keys) if looks_back else 0,
+        "offset": _place(attention_mask, queries, keys) if looks_back else 0,
     }  # fmt: skip
 
 

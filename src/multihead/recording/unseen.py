@@ -103,6 +103,10 @@ class Unseen:
             return kind == "other" and bool(first) and all(map(self._is_activation, first))
         return False
 
+    def is_far(self, args: Any) -> bool:
+        """Whether no scores are about, and what a module is given begins with an activation."""
+        return not self._marks and bool(args) and self._is_activation(args[0])
+
     def _is_activation(self, tensor: Any) -> bool:
         """Whether it is surely one, told fast."""
         if type(tensor) is not Tensor or identity(tensor) in self._own:

@@ -26,6 +26,7 @@ from .call import Call, of_attend, of_multihead, of_observe, of_sdpa
 from .encoder import as_fast_paths_give
 from .names import Path, identity, in_backward, in_checkpoint
 from .projection import PRODUCTS, projection_in
+from .quiet import Aside
 from .refusals import refuse_mapped, refuse_traced
 from .scripted import refuse_functions, refuse_modules
 from .transformers import borrowed
@@ -76,7 +77,9 @@ class Watch:
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.hands = model, []
-        self.path = Path(model, self._begin, self._runs_again)
+        self.mode = _Mode(self)
+        self.aside = Aside(self.mode, self._may_pass)
+        self.path = Path(model, self._begin, self._runs_again, self.aside)
         self.places: dict[tuple[str, int], Place] = {}  # by path, and the how-manieth call there
         self.unseen = Unseen(self.path.every.values())
         self.calls = 0
@@ -102,6 +105,10 @@ class Watch:
     @property
     def _may_run_again(self) -> bool:
         return all(hand.recomputes for hand in self.hands)
+
+    def _may_pass(self, args: Any) -> bool:
+        """Whether a module that hides no attention may go by unseen with what it is given."""
+        return self._asking is None and self.unseen.is_far(args)
 
     def _place(self) -> Place | None:
         name = self.path.name
@@ -263,7 +270,8 @@ def watching(model: nn.Module, hand: Hand) -> Iterator[Watch]:
             borrowed(watch.path.every.values(), watch.path.owns, watch.handle),
             as_fast_paths_give(watch.path.every.values()),
             watch.path,
-            _Mode(watch),
+            watch.mode,
+            watch.aside,
         ):
             yield watch
     finally:

@@ -185,7 +185,15 @@ def _compute(
     weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)
     p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
     adding = warpgroup_mma(p, vs.index((total - 1) % STAGES), out, is_async=True)
-    out = warpgroup_mma_wait(0, (adding,))
+    if FIRST_KEYS:
+        FEW: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST_KEYS, 16])
+        mbarrier.wait(bars[0].index(total % STAGES), total // STAGES & 1)
+        room = gl.zeros([64, FIRST_KEYS], gl.float32, FEW)
+        few = ks.index(total % STAGES).slice(0, FIRST_KEYS).permute((1, 0))
+        soon = warpgroup_mma(q, few, room, use_acc=False, is_async=True)
+        out, first_scores = warpgroup_mma_wait(0, (adding, soon))
+    else:
+        out = warpgroup_mma_wait(0, (adding,))
 
     sink = 0.0
     if SINKS:
@@ -203,11 +211,14 @@ def _compute(
         SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
     )  # fmt: skip
     if FIRST_KEYS:  # what the first `prefix` keys have of each row, now that lse is known
-        scores = warpgroup_mma_wait(0, (score(total, q, ks, bars[0], STAGES, SCORES, KEYS),))
-        x = capped(scores, scale, cap, CAP) * factor - gl.convert_layout(lse2, ROW)[:, None]
-        is_seen = seen(0, column, place, left, right, gl.minimum(length, prefix))
+        SOME: gl.constexpr = gl.SliceLayout(1, FEW)
+        lse2, place = gl.convert_layout(lse2, SOME), gl.convert_layout(place, SOME)
+        x = capped(first_scores, scale, cap, CAP) * factor - lse2[:, None]
+        key = gl.arange(0, FIRST_KEYS, gl.SliceLayout(0, FEW))
+        is_seen = seen(0, key, place, left, right, gl.minimum(length, prefix))
         mass = gl.sum(gl.exp2(gl.where(is_seen, x, NEVER)), 1)
-        gl.store(told_at[5] + at, mass, mask=written)
+        gl.store(told_at[5] + gl.convert_layout(at, SOME), mass,
+                 mask=gl.convert_layout(written, SOME))  # fmt: skip
     q.store(out.to(q.dtype))  # by way of shared memory, where the queries lay
     fence_async_shared()
     store_tile(out_at, [batch, head, first_row, 0], q)

@@ -189,6 +189,7 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     # The first keys lie in one tile, which the kernel looks at once more; other bands need a walk.
     first = asked.masses[0] if len(asked.masses) == 1 else Band()
     in_sight = first.length <= 128 and (first.left, first.right) == (FAR, FAR)
+    first_keys = 0 if not in_sight else 8 if first.length <= 8 else 128  # that are looked at
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
@@ -197,7 +198,7 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
         hopper_kernel, (blocks(queries, 128) * heads, batch), {"num_warps": 4},
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
-        prefix=first.length, FIRST_KEYS=in_sight, SINKS=sinks is not None, **asked.flags,
+        prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None, **asked.flags,
         ONE_SIDED=question.band.right <= 0,
         KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128,
     )  # fmt: skip
