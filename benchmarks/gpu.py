@@ -5,8 +5,8 @@
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
-row take turns, so that a device that grows warm slows all of them, and the cache is emptied before
-each.
+row take turns, to and fro, so that a device that grows warm slows all of them, and the cache is
+emptied before each.
 "Observing" is entropy, distance and peak of every row of every head.
 """
 
@@ -49,14 +49,14 @@ flex = torch.compile(flex_attention)
 Calls = dict[str, Callable[[], object]]
 
 
-def timed(calls: Calls, least: int = 5, most: int = 60) -> dict[str, float]:
-    """The median of each call on the device, in milliseconds; they take turns."""
+def timed(calls: Calls, least: int = 9, most: int = 60) -> dict[str, float]:
+    """The median of each call on the device, in milliseconds; they take turns, to and fro."""
     cache = torch.empty(2**28, dtype=torch.int8, device="cuda")
     taken: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
 
-    def turn() -> float:
+    def turn(back: bool = False) -> float:
         """Each once; the milliseconds of all."""
-        for name, call in calls.items():
+        for name, call in reversed(calls.items()) if back else calls.items():
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             cache.zero_()
             begin.record()
@@ -68,8 +68,8 @@ def timed(calls: Calls, least: int = 5, most: int = 60) -> dict[str, float]:
 
     turn(), turn()  # compiled, and warm
     rounds = min(most, max(least, int(250 / turn())))
-    for _ in range(rounds):
-        turn()
+    for i in range(rounds):
+        turn(back=i % 2 == 0)
     return {
         name: statistics.median(begin.elapsed_time(end) for begin, end in some[3:])
         for name, some in taken.items()
@@ -220,7 +220,7 @@ def record_row(tokens: int) -> dict:
     times = {"plain": [], "recorded": []}
     for _ in range(3):
         plain(), recorded()
-    for _ in range(9):  # taking turns
+    for _ in range(25):  # taking turns
         for name, call in (("plain", plain), ("recorded", recorded)):
             torch.cuda.synchronize()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

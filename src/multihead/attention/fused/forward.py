@@ -91,19 +91,21 @@ def peak_key(scores, top, keys, m, best, factor):
 @triton.jit
 def fold(
     scores, start, column, m, weight, ex, far, best, place, left, right, length, factor, side,
-    CAREFUL: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK_KEY: tl.constexpr,
+    MASKED: tl.constexpr, CROSSES: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr,
+    PEAK_KEY: tl.constexpr,
 ):  # fmt: skip
     """One tile of scores into what each row carries; e, and by what all before it fades.
 
-    `side` is 1 where the tile's keys are behind every row, −1 where they are ahead.
+    MASKED: some keys may not be seen. `side` is 1 where the tile's keys are behind every row, −1
+    where they are ahead; where it CROSSES the diagonal, they are both.
     """
-    if CAREFUL:
+    if MASKED:
         is_seen = seen(start, column, place, left, right, length)
         scores = tl.where(is_seen, scores, float("-inf"))
     top = tl.max(scores, 1)
     higher = tl.maximum(m, top * factor)
     x = scores * factor - higher[:, None]
-    if CAREFUL:
+    if MASKED:
         x = tl.where(is_seen, x, NEVER)
     e = tl.exp2(x)
     fade = tl.exp2(m - higher)
@@ -113,7 +115,7 @@ def fold(
     if ENTROPY:
         ex = fade * (ex + (m - higher) * weight) + tl.sum(e * x, 1)
     if DISTANCE:
-        if CAREFUL:
+        if CROSSES:
             ahead = column.to(tl.float32)[None, :] - (place - start).to(tl.float32)[:, None]
             far = far * fade + tl.sum(e * tl.abs(ahead), 1)
         else:  # Σ e·(i − j) = (i − start)·Σ e − Σ e·(j − start): no mask, no absolute value
@@ -134,7 +136,7 @@ def step(
     scores = capped(tl.dot(q, k.T), scale, cap, CAP)
     e, fade, m, weight, ex, far, best = fold(
         scores, start, tl.arange(0, KEYS), m, weight, ex, far, best, place, left, right, length,
-        1.0 if CAP else scale, side, CAREFUL, ENTROPY, DISTANCE, PEAK_KEY,
+        1.0 if CAP else scale, side, CAREFUL, CAREFUL, ENTROPY, DISTANCE, PEAK_KEY,
     )  # fmt: skip
     v = load_rows(v_at, batch, kv_head, start, KEYS, VALUE_DIM)
     out = tl.dot(e.to(v.dtype), v, out * fade[:, None])

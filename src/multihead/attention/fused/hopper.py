@@ -24,7 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .forward import fold, peak_key, start_of, tell, tiles_of_walk, walk_of
+from .forward import start_of, tell, tiles_of_walk, walk_of
+from .hopper_fold import fold_careful, fold_plain, lanes, spread
 from .tile import LN2, NEVER, NUMBERS, capped, seen, where_and_how_long
 
 # Triton 3.6 knows them by other names than later ones.
@@ -88,46 +89,6 @@ def _end(tile, adding, p, fade, bars, STAGES: gl.constexpr, OUT: gl.constexpr):
 
 
 @gluon.jit
-def _lanes(tile, KEYS: gl.constexpr):
-    """Each of the four threads that share a row adds up what it holds of it, (64, 4)."""
-    return gl.sum(gl.sum(tile.reshape([64, KEYS // 8, 4, 2]), 1), 2)
-
-
-@gluon.jit
-def _spread(row, lane):
-    """A number a row as the sum of four, (64, 4): the first thread has it."""
-    row = gl.convert_layout(row, gl.SliceLayout(1, lane.type.layout))[:, None]
-    return gl.where(lane == 0, row, 0.0)
-
-
-@gluon.jit
-def _fold_plain(
-    scores, start, column, m, weight, ex, far, best, place, factor, side, lane,
-    ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK_KEY: gl.constexpr, KEYS: gl.constexpr,
-):  # fmt: skip
-    """`fold` of a tile that needs no mask; sums stay with the threads till the end, (64, 4)."""
-    ROW: gl.constexpr = gl.SliceLayout(1, lane.type.layout)
-    top = gl.max(scores, 1)
-    higher = gl.maximum(m, top * factor)
-    if PEAK_KEY:
-        best = peak_key(scores, top, start + column, m, best, factor)
-    x = scores * factor - higher[:, None]
-    e = gl.exp2(x)
-    fade = gl.exp2(m - higher)
-    fading = gl.convert_layout(fade, ROW, assert_trivial=True)[:, None]
-    total = _lanes(e, KEYS)
-    if ENTROPY:
-        sunk = gl.convert_layout(m - higher, ROW, assert_trivial=True)[:, None]
-        ex = fading * (ex + sunk * weight) + _lanes(e * x, KEYS)
-    if DISTANCE:  # a thread's columns are 2·lane and what is the same for all: so many constants
-        same = (column // 8 * 8 + column % 2).to(gl.float32)
-        near = _lanes(e * same[None, :], KEYS)
-        behind = gl.convert_layout(place - start, ROW, assert_trivial=True)[:, None] - 2 * lane
-        far = far * fading + side * (behind.to(gl.float32) * total - near)
-    return e, fade, higher, weight * fading + total, ex, far, best
-
-
-@gluon.jit
 def _compute(
     group, out_at, qs, ks, vs, q_here, bars, told_at, sinks_at, numbers, walk,
     CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
@@ -138,6 +99,7 @@ def _compute(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED and DIM == 64  # wider ones lack registers
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, heads, queries, block, offset, left, right, length, scale, cap, prefix = numbers
     careful, total = tiles_of_walk(walk, KEYS)
@@ -154,30 +116,30 @@ def _compute(
     mbarrier.wait(q_here.index(group), 0)
     scores = warpgroup_mma_wait(0, (score(0, q, ks, bars[0], STAGES, SCORES, KEYS),))
     start = start_of(0, walk, careful, KEYS)
-    e, fade, m, weight, ex, far, best = fold(
+    e, fade, m, weight, ex, far, best = fold_careful(
         capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-        left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+        left, right, length, factor, walk, ENTROPY, DISTANCE, PEAK_KEY, CROSSES,
     )  # fmt: skip
     for tile in range(1, careful):
         scores, adding, p = _begin(
             tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
         )
         start = start_of(tile, walk, careful, KEYS)
-        e, fade, m, weight, ex, far, best = fold(
+        e, fade, m, weight, ex, far, best = fold_careful(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-            left, right, length, factor, 1.0, True, ENTROPY, DISTANCE, PEAK_KEY,
+            left, right, length, factor, walk, ENTROPY, DISTANCE, PEAK_KEY, CROSSES,
         )  # fmt: skip
         out = _end(tile, adding, p, fade, bars, STAGES, OUT)
-    LANES: gl.constexpr = _lanes(e, KEYS).type.layout
+    LANES: gl.constexpr = lanes(e, KEYS).type.layout
     lane = gl.arange(0, 4, gl.SliceLayout(0, LANES))[None, :]
-    weight, ex, far = _spread(weight, lane), _spread(ex, lane), _spread(far, lane)
+    weight, ex, far = spread(weight, lane), spread(ex, lane), spread(far, lane)
     for tile in range(gl.maximum(careful, 1), total):
         scores, adding, p = _begin(
             tile, group, e, out, q, ks, vs, bars, KEYS, STAGES, TURNS, SCORES, WEIGHTS
         )
         start = start_of(tile, walk, careful, KEYS)
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
-        e, fade, m, weight, ex, far, best = _fold_plain(
+        e, fade, m, weight, ex, far, best = fold_plain(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
             factor, side, lane, ENTROPY, DISTANCE, PEAK_KEY, KEYS,
         )  # fmt: skip
