@@ -32,8 +32,6 @@ from .scripted import refuse_functions, refuse_modules
 from .transformers import borrowed
 from .unseen import Unseen
 
-_UNDER_WAY = 4  # calls; by then a GPU has enough to do
-
 _READERS = {
     F.scaled_dot_product_attention: of_sdpa,
     F.multi_head_attention_forward: of_multihead,
@@ -89,6 +87,8 @@ class Watch:
         self._asking: tuple[Place, Tensor] | None = None  # whose output projection is awaited
 
     def _begin(self) -> None:
+        if self.calls:  # a second pass begins: better late than at the end of them all
+            self.refuse_functions()
         self._count = {}
         for hand in self.hands:
             hand.begin()
@@ -123,12 +123,18 @@ class Watch:
         """A call by a model's own words → the answer in the same."""
         if self.busy:  # a hand asks the model's own function
             return call.plain() if call.plain else call.answered(call.attend())
+        # Our mode goes out of the way: what is done to answer a call need not come by it, a hundred
+        # times. Only where it lies on top: somebody else's, laid over it, is none of our business.
+        mine = torch.overrides._get_current_function_mode() is self.mode
         self.busy = True
+        if mine:
+            torch._C._pop_torch_function_stack()
         try:
-            with _aside():
-                return self._handle(call)
+            return self._handle(call)
         finally:
             self.busy = False
+            if mine:
+                torch._C._push_on_torch_function_stack(self.mode)
 
     def _handle(self, call: Call) -> Any:
         refuse_traced(call.query)
@@ -140,8 +146,6 @@ class Watch:
         if place is None:
             return call.plain() if call.plain else call.answered(call.attend())
         self.calls += 1
-        if self.calls >= _UNDER_WAY:
-            self.refuse_functions()
         asked = call
         for hand in self.hands:
             call = hand.question(place, call)
@@ -171,7 +175,10 @@ class Watch:
         return call.answered(out)
 
     def refuse_functions(self) -> None:
-        """Raise where attention runs outside of Python; looked for while a GPU is at work."""
+        """Raise where attention runs outside of Python.
+
+        Looked for while a GPU is at work: after the first pass, or where the with statement ends.
+        """
         if not self._looked:
             refuse_functions(self.path.every.items())
             self._looked = True  # not before: who catches what is raised is told again at the end
@@ -206,15 +213,6 @@ class Watch:
 def _is_finite(out: Tensor) -> bool:
     """On a GPU it is taken to be: an answer would have to be waited for, at every call."""
     return out.is_cuda or bool(out.detach().isfinite().all())
-
-
-def _aside() -> contextlib.AbstractContextManager[object]:
-    """Our mode out of the way: what is done to answer a call need not come by it, a hundred times.
-
-    Only where it lies on top. Somebody else's, laid over ours, is none of our business.
-    """
-    mine = isinstance(torch.overrides._get_current_function_mode(), _Mode)
-    return torch.overrides._pop_mode_temporarily() if mine else contextlib.nullcontext()
 
 
 class _Mode(TorchFunctionMode):

@@ -122,8 +122,6 @@ def swept(view: View, statistics: list[Statistic]) -> dict[str, object]:
     masses = [s for s in statistics if isinstance(s, Mass) and _known(s)]
     if not known and not masses:
         return {}
-    from ...attention.fused.launch import masses as masses_of
-    from .cells import cells_of, pairs_of
     from .columns import received, seen_by
 
     question, lse, found = question_of(view.problem), view.lse, {}
@@ -131,6 +129,8 @@ def swept(view: View, statistics: list[Statistic]) -> dict[str, object]:
     total = received(question, lse) if columns else lse
     for statistic in known:
         if isinstance(statistic, Heat):
+            from .cells import cells_of, pairs_of
+
             lengths = (view.total, view.problem.key.shape[2])
             edges = [cell_edges(length, statistic.cells) for length in lengths]
             sums, largest = cells_of(question, lse, edges)
@@ -142,6 +142,8 @@ def swept(view: View, statistics: list[Statistic]) -> dict[str, object]:
             factor = statistic.factor(view)
             found[statistic.key] = total if factor is None else total * factor[..., 0]
     if masses:
+        from ...attention.fused.launch import masses as masses_of
+
         inside = masses_of(question, lse, tuple(_band(s) for s in masses))
         found |= {s.key: inside[i] for i, s in enumerate(masses)}
     return found
