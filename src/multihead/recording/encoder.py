@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .names import in_backward
+from .names import in_backward, of_kind
 from .refusals import refuse_nested
 
 _DEVICES = ("cpu", "cuda", "xpu", torch._C._get_privateuse1_backend_name())
@@ -32,8 +32,8 @@ def as_fast_paths_give(modules: Iterable[nn.Module]) -> Iterator[None]:
         nn.TransformerEncoderLayer.forward: _Layer,
         nn.MultiheadAttention.forward: _Attention,
     }
-    makers = [(module, kinds.get(type(module).forward)) for module in modules]
-    found = [(module, make(module)) for module, make in makers if make is not None]
+    some = of_kind(modules, lambda kind: kind.forward in kinds)
+    found = [(module, kinds[type(module).forward](module)) for module in some]
     hooks = [hook for module, one in found for hook in one.hooks(module)]
     try:
         yield

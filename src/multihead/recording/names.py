@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.utils.checkpoint
@@ -24,6 +24,15 @@ from .quiet import Aside
 identity = object.__hash__
 
 _SHELL = "_orig_mod"  # of torch.compile, around a module
+
+
+def of_kind(modules: Iterable[nn.Module], wanted: Callable[[type], bool]) -> list[nn.Module]:
+    """Those whose class is wanted. Of each class it is asked once: a model has hundreds of modules,
+    and they are waited for.
+    """
+    modules = [*modules]
+    kinds = {kind for kind in {*map(type, modules)} if wanted(kind)}
+    return [module for module in modules if type(module) in kinds] if kinds else []
 
 
 def in_backward() -> bool:

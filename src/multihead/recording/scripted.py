@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 
 import torch
 from torch import nn
+
+from .names import of_kind
 
 _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attention")
 _PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
@@ -16,14 +18,16 @@ _DEEP = 4  # helpers that call helpers
 _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: parameters, modules, hooks
 
 
-def refuse_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
+def refuse_modules(modules: Mapping[str, nn.Module]) -> None:
     """Raise for a scripted module."""
-    for name, module in modules:
-        if _is_scripted(type(module)):
-            raise ValueError(
-                f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
-                "and cannot be seen; give the module it was made from."
-            )
+    for scripted in of_kind(
+        modules.values(), lambda kind: issubclass(kind, torch.jit.ScriptModule)
+    ):
+        name = next(name for name, module in modules.items() if module is scripted)
+        raise ValueError(
+            f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
+            "and cannot be seen; give the module it was made from."
+        )
 
 
 def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:
@@ -43,11 +47,6 @@ def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:
                     "attention out, outside of Python where it cannot be seen; have it call the "
                     "function it was made from."
                 )
-
-
-@functools.lru_cache(1024)
-def _is_scripted(kind: type) -> bool:
-    return issubclass(kind, torch.jit.ScriptModule)
 
 
 @functools.lru_cache(1024)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..masks import causal, dense
 from .call import Call, forbids
+from .names import of_kind
 
 Answer = Callable[[Call], Any]
 _LOCK = threading.Lock()
@@ -95,7 +96,7 @@ def _readable_masks(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Flash and flex kernels get masks of their own kind: have SDPA's built for those models."""
     from transformers import PreTrainedModel
 
-    models = [m for m in modules if isinstance(m, PreTrainedModel)]
+    models: list[Any] = of_kind(modules, lambda kind: issubclass(kind, PreTrainedModel))
     configs = {id(m.config): m.config for m in models}.values()
     before = [(c, c._attn_implementation_internal) for c in configs]
     before = [(c, old) for c, old in before if old not in (None, "eager", "sdpa")]

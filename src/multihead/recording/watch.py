@@ -286,7 +286,7 @@ def check_model(model: object) -> None:
 
 
 def _refuse_parts(path: Path) -> None:
-    refuse_modules(path.every.items())
+    refuse_modules(path.every)
     for watch in _WATCHES.values():
         if watch.path.owns(path.model) or path.owns(watch.model):
             raise ValueError(
