@@ -63,7 +63,7 @@ def gpu_bar(body: dict) -> str:
     lengths = dict.fromkeys(r["tokens"] for r in body["forward"])
     return "; ".join(
         ", ".join(
-            f"{r['observing'] / r['best']:.2f}" for r in body["forward"] if r["tokens"] == tokens
+            f"{r['observing'] / r['best']:.3f}" for r in body["forward"] if r["tokens"] == tokens
         )
         + f" ({tokens:,})"
         for tokens in lengths
@@ -78,5 +78,5 @@ def gpu_sweeps(body: dict) -> str:
 def gpu_record(body: dict) -> str:
     (row,) = body["record"]
     return (
-        f"{row['recorded'] / row['plain']:.2f} ({row['recorded']:.0f} ms of {row['plain']:.0f} ms)"
+        f"{row['recorded'] / row['plain']:.3f} ({row['recorded']:.1f} ms of {row['plain']:.1f} ms)"
     )
