@@ -37,11 +37,11 @@ common = dict(heads=3, group=1, queries=512, keys=512, left=1 << 30, right=0, le
               STAGES=3, grid=(1, 1))
 """
 ATTENTION = """
-observing = sys.argv[2] == "observing"
+observing = sys.argv[2] != "plain"
 kernel = hopper_kernel.warmup(
     *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 9, **common, SINKS=False,
-    ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False, FIRST_KEYS=observing,
-    prefix=2, ONE_SIDED=True, TURNS=dim == 128, KEYS=128, num_warps=4,
+    ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False,
+    FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full", TURNS=dim == 128, KEYS=128, num_warps=4,
 )
 """
 CELLS = """
@@ -76,7 +76,9 @@ def compiled(kernel: str, *arguments: str, cache, most: int = 232_448) -> str:
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
-@pytest.mark.parametrize(("dim", "kind"), [(64, "observing"), (128, "plain")])
+@pytest.mark.parametrize(
+    ("dim", "kind"), [(64, "observing"), (64, "observing full"), (128, "plain")]
+)
 def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
     ptx = compiled(ATTENTION, str(dim), kind, cache=tmp_path)
     assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
