@@ -66,11 +66,11 @@ def copies(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, T
     """Copies of query and key, laid as they lie, and ‖v‖; None where numbers lie apart."""
     to_query, to_key = torch.empty_like(query), torch.empty_like(key)
     dense = to_query.stride() == query.stride() and to_key.stride() == key.stride()
-    if not dense or value.stride(-1) != 1 or value.dtype == torch.float64:
+    dims = width(value.shape[3])
+    if not dense or value.stride(-1) != 1 or value.dtype == torch.float64 or dims > _COPIED:
         return None
     batch, heads, tokens, dim = value.shape
     norms = value.new_empty(batch, heads, tokens, dtype=torch.float32)
-    dims = width(dim)
     rows = _COPIED // dims
     programs = (
         blocks(query.numel(), _COPIED) + blocks(key.numel(), _COPIED)

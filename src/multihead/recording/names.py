@@ -96,6 +96,10 @@ class _AsWritten:
 _AS_WRITTEN = _AsWritten()
 
 
+def _names_by_itself(kind: type) -> bool:
+    return kind.named_modules is not nn.Module.named_modules
+
+
 class Path:
     """The modules of a model that are running, outermost first.
 
@@ -114,6 +118,11 @@ class Path:
         self.every, self.names = {"": model}, {identity(model): own}  # as named_modules() has them
         self._has_shells = False
         self._walk(model, "")
+        if of_kind(self.every.values(), _names_by_itself):
+            self.every = dict(model.named_modules())
+            self.names = {identity(module): name for name, module in self.every.items()}
+            self.names[identity(model)] = own
+            self._has_shells = any(_SHELL in name for name in self.every)
         if self._has_shells:
             self.names = {i: _plain(name) for i, name in self.names.items()}
         self.model, self.modules = model, []
@@ -164,8 +173,10 @@ class Path:
         self._aside.enter(module, args)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
+        if identity(module) not in self.names or threading.get_ident() != self._owner:
+            return
         self._aside.leave(module)
-        if identity(module) not in self.names or in_backward():
+        if in_backward():
             return
         if self.modules and self.modules[-1] is module:
             self.modules.pop()

@@ -1,56 +1,37 @@
 """Modules that cannot hide attention: nobody need look at what they call.
 
 Most functions that a model calls are called in its norms and linear layers, and each one that goes
-by our mode costs several times what it costs alone. A leaf of PyTorch's own, or one whose forward
-names nothing but sums and powers, works out no scores: it is let through, if what it is given is an
-activation. What comes out is then one as well.
+by our mode costs several times what it costs alone. PyTorch's own and transformers' norms and
+activations work out no scores, as long as they are what they were when they were written: they are
+let through, if what they are given is an activation. What comes out is then one as well.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
-_KNOWN = (
+_TORCH = {
     nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Dropout, nn.Identity,
     nn.Conv1d, nn.Conv2d, nn.GELU, nn.SiLU, nn.Tanh,
-)  # fmt: skip
-_MODULES = {"torch": torch, "nn": nn, "F": nn.functional}  # as they are called in a file
-_HARMLESS = {
-    *_MODULES, "functional", "to", "float", "type_as", "dtype", "float32", "float16", "bfloat16",
-    "pow", "mean", "var", "sqrt", "rsqrt", "square", "abs", "silu", "gelu", "tanh",
-    "weight", "bias", "eps", "variance_epsilon",
 }  # fmt: skip
-
-_MORE = CO_VARARGS | CO_VARKEYWORDS
 
 
 @functools.lru_cache(1024)
-def is_quiet(kind: type[nn.Module]) -> bool:
-    """Whether leaves of this kind work out no scores, whoever wrote them."""
-    if kind.__call__ is not nn.Module.__call__ or kind.__getattr__ is not nn.Module.__getattr__:
+def is_quiet(kind: type[nn.Module], forward: Any) -> bool:
+    """Whether leaves of this kind, which run this forward, work out no scores."""
+    written = isinstance(forward, FunctionType) and forward.__module__ == kind.__module__
+    if not written or kind.__call__ is not nn.Module.__call__:
         return False
-    if kind in _KNOWN:
-        return True
-    forward = kind.forward
-    if not isinstance(forward, FunctionType):
-        return False
-    code = forward.__code__
-    meant = all(forward.__globals__.get(n, _MODULES[n]) is _MODULES[n] for n in _MODULES)
-    one_given = code.co_argcount == 2 and not code.co_kwonlyargcount and code.co_flags & _MORE == 0
-    inner = code.co_freevars or any(isinstance(value, CodeType) for value in code.co_consts)
-    multiplies = any("@" in step.argrepr for step in dis.get_instructions(code))
-    return (
-        meant and one_given and not inner and not multiplies and _HARMLESS.issuperset(code.co_names)
-    )
+    norm = kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")
+    return kind in _TORCH or norm or kind.__module__ == "transformers.activations"
 
 
 class Aside:
@@ -63,18 +44,28 @@ class Aside:
         self._within: nn.Module | None = None
 
     def enter(self, module: nn.Module, args: Any) -> None:
-        if module._modules or self._within is not None or not is_quiet(type(module)):
+        self.restore()
+        if module._modules or not is_quiet(type(module), type(module).forward):
             return
         if module._forward_pre_hooks or "forward" in vars(module):  # it may do more than its kind
             return
+        if len(hooks._global_forward_pre_hooks) > 1 or len(hooks._global_forward_hooks) > 1:
+            return  # and so may others', beside ours
         if torch.overrides._get_current_function_mode() is self._mode:
             torch._C._pop_torch_function_stack()  # first: to ask a tensor costs as much as a call
             self._within = module
             if not self._may_pass(args):
-                self.leave(module)
+                self.restore()
 
     def leave(self, module: nn.Module) -> None:
         if self._within is module:
+            self.restore()
+
+    def restore(self) -> None:
+        """Put our mode back, also where a module broke off by what is no Exception: no hook is
+        called then.
+        """
+        if self._within is not None:
             torch._C._push_on_torch_function_stack(self._mode)
             self._within = None
 
@@ -82,5 +73,4 @@ class Aside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._within is not None:  # what broke off was no Exception: its hooks were not called
-            self.leave(self._within)
+        self.restore()

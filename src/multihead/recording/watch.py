@@ -125,16 +125,17 @@ class Watch:
             return call.plain() if call.plain else call.answered(call.attend())
         # Our mode goes out of the way: what is done to answer a call need not come by it, a hundred
         # times. Only where it lies on top: somebody else's, laid over it, is none of our business.
-        mine = torch.overrides._get_current_function_mode() is self.mode
+        top = torch.overrides._get_current_function_mode()
+        ours = isinstance(top, _Mode)  # or that of another model that is watched
         self.busy = True
-        if mine:
+        if ours:
             torch._C._pop_torch_function_stack()
         try:
             return self._handle(call)
         finally:
             self.busy = False
-            if mine:
-                torch._C._push_on_torch_function_stack(self.mode)
+            if ours:
+                torch._C._push_on_torch_function_stack(top)
 
     def _handle(self, call: Call) -> Any:
         refuse_traced(call.query)
