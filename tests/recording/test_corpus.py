@@ -101,3 +101,32 @@ def test_examples_by_the_name_of_a_layer():
 def test_a_batch_that_no_model_is_called_with(batch):
     with pytest.raises(ValueError, match="a batch is what the model is called with, but a"):
         mh.record_many(torch.nn.Linear(2, 2), [batch])
+
+
+@pytest.mark.parametrize("tokens", [5, 9])
+def test_examples_of_an_encoder_are_words_of_what_it_reads(tokens):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=40, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).eval()
+
+    class Letters:
+        def decode(self, ids, **_):
+            return "".join(chr(97 + int(i) % 26) for i in ids)
+
+    source, text = torch.arange(1, 1 + tokens)[None], torch.arange(20, 25)[None]
+    batch = {"input_ids": source, "decoder_input_ids": text}
+    found = mh.record_many(model, [batch], tokenizer=Letters())
+    letters = {"encoder": "bcdefghij"[:tokens], "decoder": "uvwxy"}
+    for name, read in letters.items():
+        examples = [
+            example
+            for index, layer, head in found.names
+            if layer.startswith(name) and "EncDec" not in layer
+            for example in found.examples(index, head)
+        ]
+        assert examples
+        assert all(one.words == (read[one.query], read[one.key]) for one in examples)

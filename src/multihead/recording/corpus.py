@@ -152,6 +152,7 @@ def _row_mean(rec: Recording, key: str) -> Tensor:
 def _collect(rec: Recording, first: int, count: int, strongest: dict) -> None:
     for layer in rec.layers:
         peak, key = layer["peak"], layer["peak_key"]
+        told = None if layer.crosses else rec.words_of(layer)
         own = torch.arange(peak.shape[2]) + (layer.chunks[0].offset or 0)
         real = rec.real_keys(layer)
         first_key = 0 if real is None else real.int().argmax(1)[:, None, None]
@@ -167,8 +168,8 @@ def _collect(rec: Recording, first: int, count: int, strongest: dict) -> None:
                 batch, query = divmod(where, peak.shape[2])
                 at = int(key[batch, head, query])
                 words = None
-                if rec.words is not None and not layer.crosses:
-                    words = (rec.words[batch][query], rec.words[batch][at])
+                if told is not None and layer.queries == layer.keys:
+                    words = (told[batch][query], told[batch][at])
                 held.append(Example(weight, first + batch, query, at, words))
             strongest[layer.index, head] = heapq.nlargest(count, held)
 

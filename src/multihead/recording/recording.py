@@ -178,14 +178,24 @@ class Recording:
 
         Where no text was told, as of models that read no tokens, the masks of its stack tell.
         """
-        encoder = self.about.get("encoder")
-        reads = encoder == "" or (encoder and f"{layer.name}.".startswith(f"{encoder}."))
-        real = self.source_real if reads else self.real
-        if real is None and encoder is None:
+        real = self.source_real if self._is_encoders(layer) else self.real
+        if real is None and "encoder" not in self.about:
             real = self._by_masks(layer, "rows")
         if real is None or real.shape != (layer.batch, layer.queries) or bool(real.all()):
             return None
         return real
+
+    def words_of(self, layer: Layer) -> list[list[str]] | None:
+        """The words that its rows stand for, where they are told: an encoder reads a text of its
+        own.
+        """
+        words = self.source_words if self._is_encoders(layer) else self.words
+        told = words is not None and len(words) == layer.batch
+        return words if told and all(len(text) == layer.queries for text in words or ()) else None
+
+    def _is_encoders(self, layer: Layer) -> bool:
+        encoder = self.about.get("encoder")
+        return encoder == "" or bool(encoder and f"{layer.name}.".startswith(f"{encoder}."))
 
     def real_keys(self, layer: Layer) -> Tensor | None:
         """The same of its keys, (batch, key): in cross-attention they are another text's."""
