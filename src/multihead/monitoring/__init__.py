@@ -64,7 +64,7 @@ def monitor(
     ([0, 2], ['layers.0.self_attn', 'layers.1.self_attn'])
     """
     check_model(model)
-    refuse_modules(dict(model.named_modules()))
+    refuse_modules(model.named_modules())
     refuse_functions(model.named_modules())
     for name, given, least in (("every", every, 1), ("step", step, 0)):
         _check_whole(name, given, least)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 
 import torch
 from torch import nn
-
-from .names import of_kind
 
 _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::scaled_dot_product_attention")
 _PRODUCTS = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
@@ -18,16 +16,14 @@ _DEEP = 4  # helpers that call helpers
 _EVERY_MODULES = frozenset(vars(nn.Module()))  # fields that hold none: parameters, modules, hooks
 
 
-def refuse_modules(modules: Mapping[str, nn.Module]) -> None:
+def refuse_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise for a scripted module."""
-    for scripted in of_kind(
-        modules.values(), lambda kind: issubclass(kind, torch.jit.ScriptModule)
-    ):
-        name = next(name for name, module in modules.items() if module is scripted)
-        raise ValueError(
-            f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
-            "and cannot be seen; give the module it was made from."
-        )
+    for name, module in modules:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name or 'the model'} is a torch.jit module, whose calls run outside of Python "
+                "and cannot be seen; give the module it was made from."
+            )
 
 
 def refuse_functions(modules: Iterable[tuple[str, nn.Module]]) -> None:

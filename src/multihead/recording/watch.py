@@ -287,7 +287,7 @@ def check_model(model: object) -> None:
 
 
 def _refuse_parts(path: Path) -> None:
-    refuse_modules(path.every)
+    refuse_modules(path.every.items())
     for watch in _WATCHES.values():
         if watch.path.owns(path.model) or path.owns(watch.model):
             raise ValueError(
