@@ -12,7 +12,7 @@ import sys
 
 import pytest
 import torch
-from kernels import DEVICE
+from kernels import CASES, DEVICE, problem
 
 # Compiled in a process of its own: this one has Triton's interpreter in the compiler's place.
 FOR_HOPPER = """
@@ -41,7 +41,8 @@ observing = sys.argv[2] != "plain"
 kernel = hopper_kernel.warmup(
     *(tiles_of(q, n, dim) for n in (64, 128, 128, 64)), *[row] * 9, **common, SINKS=False,
     ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False,
-    FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full", TURNS=dim == 128, KEYS=128, num_warps=4,
+    FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full", TURNS=dim == 128,
+    works=24, LAPS=dim == 64, KEYS=128, num_warps=4,
 )
 """
 CELLS = """
@@ -99,6 +100,34 @@ def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     assert ptx.count("wgmma.mma_async") == loops * dim // 16  # steps of 16 numbers
     assert "maxnreg 80" in ptx
     assert "atom." not in ptx  # every number has one writer
+
+
+ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+
+
+@pytest.mark.skipif(not ON_HOPPER, reason="no Hopper here")
+@pytest.mark.parametrize("programs", [1, 3])
+@pytest.mark.parametrize("name", [n for n in CASES if "64 wide" in n])
+def test_however_few_programs_take_the_blocks(name, programs, monkeypatch):
+    """One a block, or block after block: every number the same, to the bit."""
+    from multihead.attention.band import Band
+    from multihead.attention.fused import launch
+    from multihead.attention.fused.question import Asked, question_of
+
+    asked = Asked(True, True, True, True, masses=(Band(length=5),))
+    question, as_it_is, grids = question_of(problem(name)), launch.launch, []
+
+    def told(laps):
+        def run(kernel, grid, *more, **named):
+            grids.append((programs if laps else named["works"],))
+            as_it_is(kernel, grids[-1], *more, **{**named, "LAPS": laps})
+
+        monkeypatch.setattr(launch, "launch", run)
+        return launch.forward(question, asked)
+
+    for many, some in zip(told(False), told(True), strict=True):
+        assert torch.equal(many, some)
+    assert grids[0] > grids[1] == (programs,)
 
 
 BANDS = {  # left, right, length of 300 keys, offset of the first of 128 rows

@@ -194,13 +194,19 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
+    one_sided, works = question.band.right <= 0, blocks(queries, 128) * heads * batch
+    # A program takes block after block where the next queries find room in shared memory, where one
+    # order of all blocks, the longest first, shares them out evenly, and where the time between two
+    # of them counts.
+    laps = dims == 64 and (batch == 1 or not one_sided) and k.shape[2] <= 1 << 15
+    programs = min(works, processors(q.device)) if laps else works
     launch(
-        hopper_kernel, (blocks(queries, 128) * heads, batch), {"num_warps": 4},
+        hopper_kernel, (programs,), {"num_warps": 4},
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
-        prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None, **asked.flags,
-        ONE_SIDED=question.band.right <= 0,
-        KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128,
+        works=works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None,
+        **asked.flags, ONE_SIDED=one_sided, KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128,
+        LAPS=laps,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told
