@@ -106,8 +106,27 @@ def test_what_it_refuses():
         ({"scale": -1.0}, "scale above 0"),
         ({"query": wide, "key": wide, "value": wide}, "up to 256"),
         ({"offset": 2**35}, "32 bits"),
+        ({"offset": torch.tensor([3, -(2**35)])}, "32 bits"),
     ):
         assert reason in str(fused.refuses(dataclasses.replace(p, **change))), reason
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU knows bfloat16")
+def test_the_interpreter_is_asked_for_no_bfloat16():
+    q, k, v = (t.bfloat16() for t in zoo.tensors())
+    with pytest.raises(ValueError, match="knows no bfloat16"):
+        mh.attend(q, k, v, backend="fused")
+
+
+@pytest.mark.parametrize("mask", [None, mh.causal()])
+def test_offsets_beyond_all_keys_are_no_farther_than_32_bits_count(mask):
+    """A GPU's are not looked at before: that would wait for it."""
+    p = dataclasses.replace(problem("causal"), mask=mask)
+    there, far = (
+        dataclasses.replace(p, offset=torch.tensor([o, -o], device=DEVICE)) for o in (999, 2**40)
+    )
+    for found, expected in zip(fused.run(far), fused.run(there), strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_without_an_interpreter_it_wants_a_gpu(monkeypatch):

@@ -30,6 +30,8 @@ def refuses(problem: Problem) -> str | None:
         return reason
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"the kernels are for bfloat16 and float16, and this is {p.query.dtype}"
+    if p.query.dtype == torch.bfloat16 and p.query.device.type == "cpu":
+        return "Triton's interpreter, which runs the kernels here, knows no bfloat16; float16 does"
     if max(p.query.shape[3], p.value.shape[3]) > _WIDEST:
         return f"the kernels take heads of up to {_WIDEST} numbers"
     if p.query.shape[0] == 0:
@@ -46,10 +48,16 @@ def refuses(problem: Problem) -> str | None:
         return "the kernels know no dropout"
     if p.forward_mode or torch._C._are_functorch_transforms_active():
         return "the kernels know neither forward-mode derivatives nor torch.func transforms"
-    far = 0 if isinstance(p.offset, Tensor) else abs(p.offset)
-    if max(far, p.query.shape[2], p.key.shape[2]) >= FAR // 2:
+    if max(_farthest(p.offset), p.query.shape[2], p.key.shape[2]) >= FAR // 2:
         return "the kernels count positions in 32 bits"
     return None
+
+
+def _farthest(offset: int | Tensor) -> int:
+    """The largest offset, where asking does not wait for a GPU; there kernels stop at FAR / 2."""
+    if isinstance(offset, int):
+        return abs(offset)
+    return int(offset.abs().max()) if offset.device.type == "cpu" else 0
 
 
 def _needs_a_gpu(kind: str) -> str:

@@ -5,35 +5,36 @@
 """Which blocks of rows a program of the Hopper kernel takes, one after the other.
 
 All programs take one block a lap. Each lap turns around where the last one ended: who had the
-longest block of one has the shortest of the next.
+longest block of one has the shortest of the next. Nothing here is Hopper's own, so that it can be
+tested anywhere.
 """
 
 from __future__ import annotations
 
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
+import triton
+import triton.language as tl
 
 from .forward import walk_of
 from .tile import where_and_how_long
 
 
-@gluon.jit
+@triton.jit
 def _place(lap):
-    program = gl.program_id(0)
-    return gl.where(lap % 2 == 0, program, gl.num_programs(0) - 1 - program)
+    program = tl.program_id(0)
+    return tl.where(lap % 2 == 0, program, tl.num_programs(0) - 1 - program)
 
 
-@gluon.jit
-def laps_of(works, LAPS: gl.constexpr):
+@triton.jit
+def laps_of(works, LAPS: tl.constexpr):
     """How many blocks this program takes: one, unless they go around in LAPS."""
     if not LAPS:
         return 1
-    whole = works // gl.num_programs(0)
-    return whole + gl.where(_place(whole) < works % gl.num_programs(0), 1, 0)
+    whole = works // tl.num_programs(0)
+    return whole + tl.where(_place(whole) < works % tl.num_programs(0), 1, 0)
 
 
-@gluon.jit
-def room_of(lap, group, LAPS: gl.constexpr):
+@triton.jit
+def room_of(lap, group, LAPS: tl.constexpr):
     """Where a group's queries lie, and how often others lay there before, odd or even.
 
     In LAPS the next ones are fetched into a second room while the first is in use.
@@ -43,16 +44,16 @@ def room_of(lap, group, LAPS: gl.constexpr):
     return group, 0
 
 
-@gluon.jit
+@triton.jit
 def work_of(
     lap, numbers, lengths_at, offsets_at,
-    LENGTHS: gl.constexpr, OFFSETS: gl.constexpr, SIDES: gl.constexpr, ONE_SIDED: gl.constexpr,
-    KEYS: gl.constexpr,
+    LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, SIDES: tl.constexpr, ONE_SIDED: tl.constexpr,
+    KEYS: tl.constexpr,
 ):  # fmt: skip
     """Which block of which head is next, where its first row stands and what it walks over."""
     _, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
-    work = lap * gl.num_programs(0) + _place(lap)
-    blocks = gl.cdiv(queries, 128)
+    work = lap * tl.num_programs(0) + _place(lap)
+    blocks = tl.cdiv(queries, 128)
     batch, work = work // (blocks * heads), work % (blocks * heads)
     if ONE_SIDED:  # the last rows of a causal map have most to do: they come first
         block, head = blocks - 1 - work // heads, work % heads
@@ -62,6 +63,6 @@ def work_of(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
     first = block * 128 + offset
-    last = gl.minimum(block * 128 + 128, queries) - 1 + offset
+    last = tl.minimum(block * 128 + 128, queries) - 1 + offset
     walk = walk_of(first, last, left, right, length, SIDES, KEYS)
     return batch, head, block, offset, length, walk

@@ -67,7 +67,9 @@ def where_and_how_long(
 ):  # fmt: skip
     """The position of the first query of a batch row, and how many keys it has."""
     if OFFSETS:
-        offset = tl.load(offsets_at + batch).to(tl.int32)
+        far = 1 << 29  # beyond all keys, and short of what 32 bits count
+        offset = tl.load(offsets_at + batch)
+        offset = tl.minimum(tl.maximum(offset, -far), far).to(tl.int32)
     length = tl.minimum(length, keys)
     if LENGTHS:
         length = tl.minimum(length, tl.load(lengths_at + batch).to(tl.int32))
