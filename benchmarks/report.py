@@ -34,6 +34,8 @@ TABLES = {
     "gpu": ("gpu", gpu.gpu),
     "gpu_bar": ("gpu", gpu.gpu_bar),
     "gpu_span": ("gpu", gpu.gpu_span),
+    "gpu_beside": ("gpu", gpu.gpu_beside),
+    "gpu_decode": ("gpu", gpu.gpu_decode),
     "gpu_sweeps": ("gpu", gpu.gpu_sweeps),
     "gpu_record": ("gpu", gpu.gpu_record),
     "induction": ("induction", training.induction),

@@ -54,8 +54,22 @@ def _gpu(row: dict, name: str) -> str:
 
 
 def gpu_span(body: dict) -> str:
-    """What looking costs, from the least to the most."""
-    ratios = [r["observing"] / r["best"] for r in body["forward"]]
+    """What `observe` costs of a forward, from the least to the most."""
+    return _span([r["observe"] / r["best"] for r in body["forward"]])
+
+
+def gpu_beside(body: dict) -> str:
+    """What observing costs of the fastest in the passes that are more, or less, than a forward."""
+    both = [r["observing"] / min(r["flash"], r["cuDNN"]) for r in body["backward"]]
+    decode = [r["observing"] / r["best"] for r in body["decode"]]
+    return f"{_span(both)} with the backward pass, {_span(decode)} in a step of decoding"
+
+
+def gpu_decode(body: dict) -> str:
+    return _span([r["plain"] / r["best"] for r in body["decode"]])
+
+
+def _span(ratios: list[float]) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
@@ -72,7 +86,7 @@ def gpu_bar(body: dict) -> str:
 
 def gpu_sweeps(body: dict) -> str:
     ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _SWEEPS}
-    return "; ".join(f"{n} {min(some):.2f} to {max(some):.2f}" for n, some in ratios.items())
+    return "; ".join(f"{n} {_span(some)}" for n, some in ratios.items())
 
 
 def gpu_record(body: dict) -> str:

@@ -7,10 +7,10 @@
     fetch     K₀ V₀  K₁ V₁  …   into a ring of shared tiles, each as soon as both groups left it
     compute   S₁ = Q·K₁ᵀ and O += E₀·V₀ run in the tensor cores, E₁ is folded from S₁ meanwhile
 
-A group has 64 rows of its own; while one of them folds, the tensor cores work for the other. A
-program takes one block of 128 rows after the other: what the next one needs is fetched while this
-one ends. What a row carries, how a tile is folded in and what is told in the end is `forward.py`'s,
-which runs everywhere: here is only what waits for what, and where a number lies.
+A group has 64 rows of its own; while one of them folds, the tensor cores work for the other. In
+LAPS a program takes one block of 128 rows after the other: what the next one needs is fetched while
+this one ends. What a row carries, how a tile is folded in and what is told in the end is
+`forward.py`'s, which runs everywhere: here is only what waits for what, and where a number lies.
 """
 
 from __future__ import annotations
