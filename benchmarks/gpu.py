@@ -1,87 +1,52 @@
 """Attention and looking on a GPU: ours beside every backend of SDPA, FlexAttention and eager.
 
     python benchmarks/gpu.py                       some minutes; writes results/gpu.json
-    python benchmarks/gpu.py --part forward        one of forward, backward, decode, record
+    python benchmarks/gpu.py --part forward        one of record, forward, backward, decode, choice
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
-row take turns, to and fro, so that a device that grows warm slows all of them, and the cache is
-emptied before each.
+row take turns, each time in another order, and the cache is emptied before each.
 "Observing" is entropy, distance and peak of every row of every head.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from device import (
+    SDPA,
+    Calls,
+    blocks_of,
+    drawn,
+    eager,
+    flex,
+    memory_beyond,
+    sdpa,
+    that_answer,
+    timed,
+)
 from measure import RESULTS, machine
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import multihead as mh
 from multihead.attention import fused
+from multihead.attention.band import Band
+from multihead.attention.fused.launch import masses
 from multihead.attention.fused.question import Asked, question_of
 from multihead.attention.problem import pose
 from multihead.observation.fused.cells import cells_of
 from multihead.observation.fused.columns import received
 from multihead.observation.statistics.heatmap import cell_edges
 
-SDPA = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
 STATS = ("entropy", "distance", "peak")
 OBSERVING = Asked(entropy=True, distance=True, peak=True)
 SHAPES = [(4, 16, 4096), (1, 16, 16384), (1, 16, 65536)]
-EAGER_TO = 4096  # its maps do not fit beyond
-flex = torch.compile(flex_attention)
-
-
-Calls = dict[str, Callable[[], object]]
-
-
-def timed(calls: Calls, least: int = 9, most: int = 60) -> dict[str, float]:
-    """The median of each call on the device, in milliseconds; they take turns, to and fro."""
-    cache = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    taken: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
-
-    def turn(back: bool = False) -> float:
-        """Each once; the milliseconds of all."""
-        for _ in range(16):  # the device has something to do while we get ahead of it
-            cache.zero_()
-        for name, call in reversed(calls.items()) if back else calls.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            cache.zero_()
-            begin.record()
-            call()
-            end.record()
-            taken[name].append((begin, end))
-        torch.cuda.synchronize()
-        return sum(some[-1][0].elapsed_time(some[-1][1]) for some in taken.values())
-
-    turn(), turn()  # compiled, and warm
-    rounds = min(most, max(least, int(250 / turn())))
-    for i in range(rounds):
-        turn(back=i % 2 == 0)
-    return {
-        name: statistics.median(begin.elapsed_time(end) for begin, end in some[3:])
-        for name, some in taken.items()
-    }
-
-
-def drawn(batch: int, heads: int, tokens: int, dim: int, grad: bool = False) -> list[Tensor]:
-    shape = (batch, heads, tokens, dim)
-    made = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    return [t.requires_grad_(grad) for t in made]
+EAGER_TO, EAGER_BACK_TO = 16384, 4096  # its maps do not fit beyond
 
 
 def mask_of(causal: bool) -> mh.masks.Mask | None:
@@ -93,34 +58,21 @@ def problem(q: Tensor, k: Tensor, v: Tensor, causal: bool):
                 dropout=0.0, offset=None)  # fmt: skip
 
 
-def sdpa(name: str, q: Tensor, k: Tensor, v: Tensor, **more) -> Tensor:
-    with sdpa_kernel(SDPA[name]):
-        return F.scaled_dot_product_attention(q, k, v, **more)
-
-
-def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    scores = (q @ k.mT).float() * q.shape[-1] ** -0.5
-    if causal:
-        scores.masked_fill_(torch.ones_like(scores[0, 0], dtype=torch.bool).triu_(1), -torch.inf)
-    weights = scores.softmax(-1)
-    return weights.to(q.dtype) @ v, -torch.special.xlogy(weights, weights).sum(-1)
-
-
-def causal_mod(b, h, q, k):
-    return q >= k
+def fastest(row: dict) -> float:
+    return min(row[name] for name in SDPA if row.get(name))
 
 
 def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
     q, k, v = drawn(batch, heads, tokens, dim)
     row: dict = {"batch": batch, "heads": heads, "tokens": tokens, "dim": dim, "causal": causal}
-    names = SDPA if tokens <= EAGER_TO else ("flash", "cuDNN")  # the third is far behind
-    calls: Calls = {n: lambda n=n: sdpa(n, q, k, v, is_causal=causal) for n in names}
-    blocks = create_block_mask(causal_mod, None, None, tokens, tokens) if causal else None
+    calls: Calls = {n: lambda n=n: sdpa(n, q, k, v, is_causal=causal) for n in SDPA}
+    blocks = blocks_of(causal, tokens)
     calls["flex"] = lambda: flex(q, k, v, block_mask=blocks)
     if tokens <= EAGER_TO:
         calls["eager"] = lambda: eager(q, k, v, causal)
     p = problem(q, k, v, causal)
     question, lse, edges = question_of(p), fused.run(p).lse, [cell_edges(tokens, 128)] * 2
+    half = (Band(right=-1),)  # all keys before the query's own: of a causal map all but one a row
     calls |= {
         "attend": lambda: mh.attend(q, k, v, mask=p.mask),
         "plain": lambda: fused.run(p),
@@ -128,71 +80,96 @@ def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> 
         "observe": lambda: mh.observe(q, k, v, mask=p.mask, stats=STATS),
         "received": lambda: received(question, lse),
         "map": lambda: cells_of(question, lse, edges),
+        "mass": lambda: masses(question, lse, half),
     }
     row |= timed(calls)
     row["memory"] = memory_beyond(calls["observe"])
-    row["best"] = min(row[name] for name in SDPA if name in row)
+    row["best"] = fastest(row)
     return row
-
-
-def memory_beyond(call: Callable[[], object]) -> int:
-    """Bytes at the highest, beyond what the call gives back."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    torch.cuda.synchronize()
-    kept = torch.cuda.memory_allocated() - before
-    peak = torch.cuda.max_memory_allocated() - before
-    del result
-    return peak - kept
 
 
 def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
     """Forward and backward; observing: with a gradient for the entropy of every row too."""
     tensors = drawn(batch, heads, tokens, dim, grad=True)
-    pull = torch.randn_like(tensors[0])
     row: dict = {"batch": batch, "heads": heads, "tokens": tokens, "dim": dim, "causal": causal}
-    p = problem(*tensors, causal)
+    p, blocks = problem(*tensors, causal), blocks_of(causal, tokens)
     forwards: dict[str, Callable[[], Tensor | tuple]] = {
-        name: lambda name=name: sdpa(name, *tensors, is_causal=causal)
-        for name in ("flash", "cuDNN")
+        name: lambda name=name: sdpa(name, *tensors, is_causal=causal) for name in SDPA
     }
     forwards |= {
+        "flex": lambda: flex(*tensors, block_mask=blocks),
         "attend": lambda: mh.attend(*tensors, mask=p.mask),
         "plain": lambda: fused.run(p).out,
-        "observing": lambda: fused.look(p, OBSERVING)[:3],
+        "observing": lambda: fused.look(p, OBSERVING)[:3:2],
     }
-    if tokens <= EAGER_TO:
-        forwards["eager"] = lambda: (lambda o, e: (o, o, e))(*eager(*tensors, causal))
-    calls: Calls = {
-        name: lambda call=call: _back(call(), tensors, pull) for name, call in forwards.items()
-    }
-    return row | timed(calls)
-
-
-def _back(made: Tensor | tuple, tensors: list[Tensor], pull: Tensor) -> None:
-    if isinstance(made, Tensor):
-        torch.autograd.grad(made, tensors, pull)
-    else:
-        out, _, entropy = made
-        torch.autograd.grad((out, entropy), tensors, (pull, torch.ones_like(entropy)))
-
-
-def decode_row(batch: int, tokens: int) -> dict:
-    """One query of 32 heads over a cache of 8: a step of a model of today."""
-    q = torch.randn(batch, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(batch, 8, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-    row: dict = {"batch": batch, "tokens": tokens, **dict.fromkeys(SDPA)}
-    p = problem(q, k, v, True)
-    calls: Calls = {"plain": lambda: fused.run(p), "observing": lambda: fused.look(p, OBSERVING)}
-    for name in SDPA:
-        with contextlib.suppress(RuntimeError):  # one does not know grouped heads
-            sdpa(name, q, k, v, enable_gqa=True)
-            calls[name] = lambda name=name: sdpa(name, q, k, v, enable_gqa=True)
-    row |= timed(calls)
-    row["best"] = min(row[name] for name in SDPA if row[name])
+    if tokens <= EAGER_BACK_TO:
+        forwards["eager"] = lambda: eager(*tensors, causal)
+    row |= timed(with_backward(forwards, tensors), least=5)
+    row["best"] = fastest(row)
     return row
+
+
+def with_backward(
+    forwards: dict[str, Callable[[], Tensor | tuple]], tensors: list[Tensor]
+) -> Calls:
+    """The same calls, and the gradients of what they give: out, or out and the entropy."""
+    pull = torch.randn_like(tensors[0])
+
+    def both(call: Callable[[], Tensor | tuple]) -> None:
+        made = call()
+        if isinstance(made, Tensor):
+            torch.autograd.grad(made, tensors, pull)
+        else:
+            torch.autograd.grad(made, tensors, (pull, torch.ones_like(made[1])))
+
+    return {name: lambda call=call: both(call) for name, call in forwards.items()}
+
+
+def decode_row(batch: int, tokens: int, dim: int) -> dict:
+    """One query of 32 heads over a cache of 8: a step of a model of today."""
+    q = torch.randn(batch, 32, 1, dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(batch, 8, tokens, dim, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    row: dict = {"batch": batch, "tokens": tokens, "dim": dim, **dict.fromkeys(SDPA)}
+    p = problem(q, k, v, True)
+    calls: Calls = {n: lambda n=n: sdpa(n, q, k, v, enable_gqa=True) for n in SDPA}
+    calls |= {
+        "flex": lambda: flex(q, k, v, enable_gqa=True),
+        "eager": lambda: eager(q, *(t.repeat_interleave(4, 1) for t in (k, v)), False),
+        "attend": lambda: mh.attend(q, k, v, mask=p.mask),
+        "plain": lambda: fused.run(p),
+        "observing": lambda: fused.look(p, OBSERVING),
+    }
+    row |= timed(that_answer(calls))
+    row["best"] = fastest(row)
+    return row
+
+
+CHOICES: dict[str, dict] = {
+    "window of 1,024": {"mask": mh.causal() & mh.window(1024)},
+    "softcap": {"mask": mh.causal(), "softcap": 30.0},
+    "sinks": {"mask": mh.causal(), "sinks": True},
+    "padding": {"mask": mh.causal() & mh.padding([4096, 3000, 2000, 1000])},
+    "the last quarter": {"mask": mh.causal(), "queries": 1024},
+    "four heads to one": {"mask": mh.causal(), "kv_heads": 4},
+}
+
+
+def choice_row(name: str, dim: int, back: bool) -> dict:
+    """What `attend` takes where SDPA does not know the question, and what it would take without."""
+    asked = dict(CHOICES[name])
+    q, k, v = drawn(4, 16, 4096, dim)
+    q, kv_heads = q[:, :, -asked.pop("queries", 4096) :], asked.pop("kv_heads", 16)
+    tensors = [q.contiguous(), *(t[:, :kv_heads].contiguous() for t in (k, v))]
+    tensors = [t.requires_grad_(back) for t in tensors]
+    if asked.pop("sinks", False):
+        asked["sinks"] = torch.randn(16, device="cuda")
+    calls: Calls = {
+        n: lambda n=n: mh.attend(*tensors, **asked, backend=n) for n in ("auto", "fused", "flex")
+    }
+    if kv_heads < 16:
+        calls |= {n: lambda n=n: sdpa(n, *tensors, is_causal=True, enable_gqa=True) for n in SDPA}
+    calls = that_answer(with_backward(calls, tensors) if back else calls)
+    return {"question": name, "dim": dim, "back": back, **timed(calls)}
 
 
 def record_row(tokens: int) -> dict:
@@ -238,7 +215,7 @@ def record_row(tokens: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", help="only this: forward, backward, decode or record")
+    parser.add_argument("--part", help="only this: record, forward, backward, decode or choice")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
     shapes = SHAPES[:1] if asked.quick else SHAPES
@@ -246,8 +223,16 @@ def main() -> None:
     parts: dict[str, Callable[[], list[dict]]] = {
         "record": lambda: [told(record_row(8192))],
         "forward": lambda: [told(forward_row(*s, *k)) for s in shapes for k in kinds],
-        "backward": lambda: [told(backward_row(*s, *k)) for s in shapes[:2] for k in kinds],
-        "decode": lambda: [told(decode_row(b, n)) for n in (4096, 16384, 65536) for b in (1, 16)],
+        "backward": lambda: [told(backward_row(*s, *k)) for s in shapes for k in kinds],
+        "decode": lambda: [
+            told(decode_row(b, s[2], d)) for d in (64, 128) for s in shapes for b in (1, 16)
+        ],
+        "choice": lambda: [
+            told(choice_row(name, d, back))
+            for back in (False, True)
+            for d in (64, 128)
+            for name in CHOICES
+        ],
     }
     found: dict = json.loads(asked.out.read_text()) if asked.part and asked.out.exists() else {}
     for name, part in parts.items():

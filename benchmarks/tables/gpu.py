@@ -6,51 +6,71 @@ from .words import bold, table
 
 
 def gpu(body: dict) -> str:
-    """Forward, with backward, and decoding, in milliseconds."""
-    forward = [
+    """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
+    told = body["machine"]
+    where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
+    parts = [part(body) for part in (_forward, _backward, _decode, _choice)]
+    return "\n\n".join([where, *(part for part in parts if part)])
+
+
+_ROW = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
+_COLUMNS = "flash | cuDNN | efficient | flex | eager with entropy | `attend` | our kernel, plain | "
+_SWEEPS = ("received", "map", "mass")  # the last was not always timed
+
+
+def _forward(body: dict) -> str:
+    sweeps = _sweeps(body)
+    rows = [
         (
-            f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}",
-            "causal" if r["causal"] else "full", *(_gpu(r, n) for n in _FORWARD),
-            bold(r["observing"] / r["best"]), *(f"{r[n] / r['plain']:.2f}" for n in _SWEEPS),
+            f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW),
+            bold(r["observing"] / r["best"]), *(f"{r[n] / r['plain']:.2f}" for n in sweeps),
         )
         for r in body["forward"]
     ]  # fmt: skip
-    both = [
-        (
-            f"{r['tokens']:,}, {r['dim']}", "causal" if r["causal"] else "full",
-            *(_gpu(r, n) for n in ("flash", "cuDNN", "eager", "attend", "plain", "observing")),
-        )
-        for r in body["backward"]
-    ]  # fmt: skip
-    decode = [
-        (
-            f"{r['batch']}", f"{r['tokens']:,}",
-            *(_gpu(r, n) for n in ("flash", "cuDNN", "plain", "observing")),
-        )
+    of_plain = " | ".join(f"{_SHOWN.get(n, n)}, of our plain" for n in sweeps)
+    head = f"{_COLUMNS}observing | observing, of the fastest SDPA | {of_plain}"
+    return table(f"batch, heads, tokens, dim | | {head}", rows)
+
+
+_SHOWN = {"received": "`received`", "mass": "mass of all keys before"}
+
+
+def _backward(body: dict) -> str:
+    rows = [(f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW)) for r in body["backward"]]
+    head = f"tokens, dim | | {_COLUMNS}observing, with a gradient for the entropy"
+    return table(f"forward and backward: {head}", rows)
+
+
+def _decode(body: dict) -> str:
+    rows = [
+        (f"{r['batch']}, {r['tokens']:,}, {r.get('dim', 128)}", *_times(r, _ROW))
         for r in body["decode"]
+    ]
+    return table(f"decoding, 32 heads on 8: batch, tokens, dim | {_COLUMNS}observing", rows)
+
+
+def _choice(body: dict) -> str:
+    rows = [
+        (
+            r["question"], f"{r['dim']}", "both" if r["back"] else "forward",
+            *_times(r, ("auto", "fused", "flex", *_ROW[:3])),
+        )
+        for r in body.get("choice", ())
     ]  # fmt: skip
-    ours = "`attend` | our kernel, plain | observing"
-    heads = (
-        "batch, heads, tokens, dim | | flash | cuDNN | efficient | flex | eager with entropy | "
-        f"{ours} | observing, of the fastest SDPA | `received`, of our plain | map, of our plain",
-        "forward and backward: tokens, dim | | flash | cuDNN | eager with entropy | "
-        f"{ours}, with a gradient for the entropy",
-        "decoding, 32 heads on 8: batch | tokens | flash | cuDNN | our kernel, plain | observing",
-    )
-    tables = [table(*both) for both in zip(heads, (forward, both, decode), strict=True)]
-    told = body["machine"]
-    where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    return "\n\n".join([where, *tables])
+    head = "4 × 16 × 4,096, causal | dim | pass | `attend` | our kernel | flex, through `attend`"
+    return table(f"{head} | flash | cuDNN | efficient", rows) if rows else ""
 
 
-_SWEEPS = ("received", "map")
+def _sweeps(body: dict) -> list[str]:
+    return [n for n in _SWEEPS if n in body["forward"][0]]
 
 
-_FORWARD = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
+def _kind(row: dict) -> str:
+    return "causal" if row["causal"] else "full"
 
 
-def _gpu(row: dict, name: str) -> str:
-    return f"{row[name]:.3f}" if row.get(name) else "–"
+def _times(row: dict, names: tuple[str, ...]) -> list[str]:
+    return [f"{row[name]:.3f}" if row.get(name) else "–" for name in names]
 
 
 def gpu_span(body: dict) -> str:
@@ -85,7 +105,7 @@ def gpu_bar(body: dict) -> str:
 
 
 def gpu_sweeps(body: dict) -> str:
-    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _SWEEPS}
+    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _sweeps(body)}
     return "; ".join(f"{n} {_span(some)}" for n, some in ratios.items())
 
 
