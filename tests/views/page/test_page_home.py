@@ -99,12 +99,20 @@ def test_three_verified_heads_at_most_each_once(new_page):
     ]  # fmt: skip
 
 
+APART = """() => {
+    const bar = document.querySelector(".running progress"), words = document.createRange();
+    words.selectNodeContents(bar.previousSibling);
+    return bar.getBoundingClientRect().left - words.getBoundingClientRect().right;
+}"""
+
+
 def test_names_that_come_later_are_shown_without_a_reload(new_page):
     session = tiny_session(named=False)
     session.naming.state, session.naming.message, session.naming.share = "running", "Naming", 0.25
     page = look(new_page(), serve(session))
     page.wait_for_selector(".running")
     assert page.locator(".running progress").get_attribute("value") == "0.25"
+    assert page.evaluate(APART) >= 2  # pixels between the words and the bar
     assert page.locator(".verified").count() == 0
     name_heads(session)
     page.wait_for_selector(".verified")

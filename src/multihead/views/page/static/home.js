@@ -35,8 +35,7 @@ function Found({ data, names }) {
   const holding = names.verdicts.filter((v) => v.holds), place = ({ name }) => `${name.layer}.${name.head}`;
   const verified = [...new Map(holding.toReversed().map((v) => [place(v), v])).values()].toReversed().slice(0, 3); // a head once
   return html`
-    ${names.state === "running" && html`<p role="status" class="running">${names.message}
-      <progress value=${names.share} max="1"></progress>
+    ${names.state === "running" && html`<p role="status" class="running">${names.message} <progress value=${names.share} max="1"></progress>
       <span class="note">Names need minutes, once for each model; the page can be used meanwhile.</span></p>`}
     ${names.state === "failed" && html`<p class="error">No names: ${names.message}</p>`}
     ${names.state === "none" && html`<p class="note">No names were looked for: there is a recording here, and no model to try.</p>`}
