@@ -35,6 +35,14 @@ from .tile import (
 
 
 @triton.jit
+def block_of(program, heads, blocks, ONE_SIDED: tl.constexpr):
+    """Which block of rows of which head: those that have most to do come first."""
+    if ONE_SIDED:  # the last rows of a causal map
+        return blocks - 1 - program // heads, program % heads
+    return program % blocks, program // blocks
+
+
+@triton.jit
 def nothing_yet(ROWS: tl.constexpr, VALUE_DIM: tl.constexpr):
     """What a row carries before its first key: out, m, weight, ex, far, best."""
     zeros = tl.zeros([ROWS], tl.float32)
@@ -187,12 +195,8 @@ def forward_kernel(
     MASSES: tl.constexpr, ONE_SIDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
-    program, batch = tl.program_id(0), tl.program_id(1)
-    blocks = tl.cdiv(queries, ROWS)
-    if ONE_SIDED:  # the last rows of a causal map have most to do: they come first
-        block, head = blocks - 1 - program // heads, program % heads
-    else:
-        block, head = program % blocks, program // blocks
+    batch = tl.program_id(1)
+    block, head = block_of(tl.program_id(0), heads, tl.cdiv(queries, ROWS), ONE_SIDED)
     kv_head = head // group
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .forward import walk_of
+from .forward import block_of, walk_of
 from .tile import where_and_how_long
 
 
@@ -54,11 +54,8 @@ def work_of(
     _, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
     work = lap * tl.num_programs(0) + _place(lap)
     blocks = tl.cdiv(queries, 128)
-    batch, work = work // (blocks * heads), work % (blocks * heads)
-    if ONE_SIDED:  # the last rows of a causal map have most to do: they come first
-        block, head = blocks - 1 - work // heads, work % heads
-    else:
-        block, head = work % blocks, work // blocks
+    batch = work // (blocks * heads)
+    block, head = block_of(work % (blocks * heads), heads, blocks, ONE_SIDED)
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )

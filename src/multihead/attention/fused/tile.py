@@ -13,7 +13,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..band import FAR
+
 NEVER = tl.constexpr(-1.0e30)  # log₂ of a weight of 0: exp2 is 0, and 0 · this is 0
+FARTHEST = tl.constexpr(FAR // 2)  # from any key, so that sums of positions fit into 32 bits
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -67,9 +70,8 @@ def where_and_how_long(
 ):  # fmt: skip
     """The position of the first query of a batch row, and how many keys it has."""
     if OFFSETS:
-        far = 1 << 29  # beyond all keys, and short of what 32 bits count
         offset = tl.load(offsets_at + batch)
-        offset = tl.minimum(tl.maximum(offset, -far), far).to(tl.int32)
+        offset = tl.minimum(tl.maximum(offset, -FARTHEST), FARTHEST).to(tl.int32)
     length = tl.minimum(length, keys)
     if LENGTHS:
         length = tl.minimum(length, tl.load(lengths_at + batch).to(tl.int32))
