@@ -129,6 +129,41 @@ def test_keys_move_and_zoom(head, focused):
     assert in_map(head, "view.span") == TOKENS
 
 
+def test_a_view_that_is_written_late_does_not_call_the_map_back(head):
+    head.keyboard.press("0")
+    until(head, "!location.hash.includes('span=')")
+    head.evaluate(
+        """() => { const m = document.querySelector(".mapbox canvas").headMap;
+        const move = m.setView.bind(m), write = history.replaceState.bind(history);
+        window.spans = [];
+        m.setView = (view, glide) => { window.spans.push(view.span); move(view, glide); };
+        history.replaceState = (...args) => {  // the next key comes while the first is being written
+          history.replaceState = write;
+          write(...args);
+          document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true })); }; }"""
+    )
+    head.keyboard.press("+")
+    until(head, "location.hash.includes('span=')")
+    until(head, "!location.hash.includes('span=')")
+    head.wait_for_timeout(100)  # a view is drawn after it is written
+    assert head.evaluate("window.spans") == [pytest.approx(TOKENS / 1.5), 0]
+    assert in_map(head, "view.span") == TOKENS
+
+
+def test_going_back_takes_no_view_along(new_page):
+    page = look(new_page(), tiny()[1], view="head", layer=0, head=0, q=20, k=5, span=20)
+    page.get_by_role("button", name="next head").click()
+    page.wait_for_function(READY)
+    page.evaluate(
+        """() => new Promise((done) => { addEventListener("popstate", () => setTimeout(done, 200));
+        document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true }));
+        history.back(); })"""
+    )
+    page.wait_for_function(READY)
+    assert page.locator("h1").inner_text() == "0.0"
+    assert in_map(page, "view.span") == pytest.approx(20, abs=0.05)
+
+
 @pytest.mark.parametrize("focused", [True, False])
 def test_enter_goes_to_the_strongest_link(head, wide, focused):
     rec, _ = wide

@@ -1,7 +1,7 @@
 // Compare: every head as a dot; two heads, or two recordings, side by side with their difference.
 
 import { html, useMemo, useState } from "./vendor/preact.js";
-import { mapOf, setState, within } from "./state.js";
+import { mapOf, noteView, setState, within } from "./state.js";
 import { getJSON, paths } from "./source.js";
 import { useAnswer, useSoon } from "./hooks.js";
 import { factorsFor, pooledIn } from "./cells.js";
@@ -65,7 +65,6 @@ function Pair({ state, data }) {
 /** The two maps and their difference, in one range, with one zoom and one cross-hair. */
 function Maps({ state, a, b, data, there, row, la, lb }) {
   const [cross, setCross] = useState(null), [drawn, setDrawn] = useState({ factor: 1, most: null }), [apart, setApart] = useState({ factor: 1, most: null });
-  const keepView = useSoon((view) => setState({ q: view.q, k: view.k, span: view.span }), 60);
   const point = useSoon((place) => setCross(place), 30);
   const change = (set) => (d) => set((was) => (d.factor !== was.factor || d.most !== was.most || d.failed !== was.failed ? d : was));
   const sinksOf = (at, d) => d.heads.find((h) => `${h.layer}.${h.head}` === at)?.sinks || [];
@@ -76,7 +75,7 @@ function Maps({ state, a, b, data, there, row, la, lb }) {
   const found = infos.every((info) => info.value?.norm_found), seen = within({ ...state, a, b }, found);
   const maps = { a: kept(seen, "a", la), b: kept(seen, "b", lb) };
   const of = (layer, d) => { const each = (all) => [all[layer.query_text], all[layer.key_text]]; return { words: each(d.texts), padding: each(d.padding) }; };
-  const shared = { compact: true, view: { q: state.q, k: state.k, span: state.span }, setView: keepView, hover: point, cross, scale: state.scale, lock: state.lock, pick: point };
+  const shared = { compact: true, view: state, setView: noteView, hover: point, cross, scale: state.scale, lock: state.lock, pick: point };
   const same = la.queries === lb.queries && la.keys === lb.keys;
   const [mine, theirs] = [of(la, data).words, of(lb, there).words];
   const differ = same && mine.flat().length === theirs.flat().length && [0, 1].some((side) => mine[side].some((word, i) => word !== theirs[side][i]));

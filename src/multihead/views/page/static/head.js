@@ -55,7 +55,7 @@ export function Head({ state, data, names }) {
       ${wrong && html`<p class="error" role="status">There is no head ${state.layer}.${state.head} here; this is ${layer.index}.${head}.</p>`}
       <${MapTools} state=${state} info=${told} drawn=${drawn} />
       <${MapView} map=${map} layer=${layer} words=${words} padding=${padding} hidden=${hidden} scale=${state.scale} lock=${state.lock}
-        view=${{ q: state.q, k: state.k, span: state.span }} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
+        view=${state} setView=${noteView} label=${`map of head ${layer.index}.${head}`}
         hover=${hover} drawn=${(d) => (d.factor !== drawn.factor || d.most !== drawn.most || d.failed !== drawn.failed) && setDrawn(d)}
         pick=${(place) => setState({ pin: `q${place.query}`, reads: "from" })} lassoing=${lassoing} lasso=${setLasso} begin=${begin} factors=${factors}
         held=${pinned === null ? null : { place: pinned, from: state.reads !== "to" }} />

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { getJSON, paths } from "./source.js";
+import { isMoving } from "./state.js";
 import { useAnswer, useLatest, useSoon } from "./hooks.js";
 import { HeadMap } from "./map.js";
 import { boxAfter, boxAt, boxSaid, cornersOf, viewWith } from "./box.js";
@@ -70,10 +71,11 @@ export function MapView({ map, minus, beside, layer, words, others, padding, hid
     m.show({ map, minus, layer, words, padding, hidden, held, scale: minus ? "difference" : scale, most, factors });
   });
   useEffect(() => {
+    if (isMoving()) return; // the map is ahead of what was written, and is not to be called back
     const m = drawing.current, v = m.view;
     const whole = Math.max(layer.queries, layer.keys), span = view.span > 0 ? Math.min(view.span, whole) : whole;
     if (Math.abs(v.span - span) > 0.02 || Math.abs(v.q - view.q) > 0.02 || Math.abs(v.k - view.k) > 0.02) m.setView(view);
-  }, [view.q, view.k, view.span, layer]);
+  }, [view, layer]);
   useEffect(() => { if (cross !== undefined) { drawing.current.setCross(cross); tell(cross); } }, [cross]);
   useEffect(() => { if (pointed.current) describe(); }, [paths.range(map), minus && paths.range(minus)]); // another head, the same place
   /** The keys of a box: arrows, Enter to take it, Escape to drop it; whether this was one of them. */

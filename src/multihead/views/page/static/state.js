@@ -65,6 +65,9 @@ export function noteState(change) {
   writing = setTimeout(() => setState({}), 120);
 }
 
+/** Whether something moved after the state was last written, which is then of before. */
+export function isMoving() { return moving !== null; }
+
 /** Change some of the state. A new view is a step that Back undoes; all else is not. */
 export function setState(change) {
   const next = { ...state, ...moving, ...change };
@@ -90,8 +93,9 @@ export function onState(listener) {
 
 function tell() { for (const listener of [...listeners]) listener(state); }
 
-addEventListener("popstate", () => { state = read(); tell(); });
-addEventListener("hashchange", () => { state = read(); tell(); });
+const reread = () => { moving = null; state = read(); tell(); }; // what moved was of the page that is left
+addEventListener("popstate", reread);
+addEventListener("hashchange", reread);
 
 /** The state as it can be shown: by norm only where W_O was found, and not × uniform, which is of weights. */
 export const within = (s, found) => (s.by === "norm" && (!found || s.scale === "uniform") ? { ...s, by: "weight" } : s);
