@@ -5,21 +5,23 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = Path("/usr/bin/chromium")
+# The shell is the same engine without the browser's own windows: a page in half the time.
+CHROMIUMS = [Path("/usr/bin/chromium-headless-shell"), Path("/usr/bin/chromium")]
 SIZE = {"width": 1280, "height": 720}
 
 
 @pytest.fixture(scope="module")
 def browser():
     """The system's Chromium. One a module: while it is driven, asyncio.run is not to be had."""
-    if not CHROMIUM.exists():
+    chromium = next((path for path in CHROMIUMS if path.exists()), None)
+    if chromium is None:
         if os.environ.get("CI"):
-            pytest.fail(f"there is no {CHROMIUM}, and under CI there must be; install chromium.")
-        pytest.skip(f"there is no {CHROMIUM}")
+            pytest.fail("there is no Chromium, and under CI there must be; install chromium.")
+        pytest.skip("there is no Chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        found = play.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
         yield found
         found.close()
 

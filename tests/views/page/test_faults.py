@@ -1,10 +1,12 @@
 """Many askers at once, junk, half-open connections, a busy port: the explorer's server goes on."""
 
+import asyncio
 import contextlib
 import gc
 import json
 import random
 import resource
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -225,6 +227,25 @@ def test_a_busy_port_gives_a_free_one():
     assert other.getsockname()[0] == "127.0.0.1"
     for one in (taken, other):
         one.close()
+
+
+def test_the_end_of_an_answer_does_not_wait_until_its_beginning_is_acknowledged():
+    async def of_a_connection() -> int:
+        made, _ = free_socket(0)
+        found = asyncio.get_running_loop().create_future()
+
+        def connected(_, writer):
+            its = writer.get_extra_info("socket")
+            found.set_result(its.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(connected, sock=made):
+            _, writer = await asyncio.open_connection(*made.getsockname())
+            told = await asyncio.wait_for(found, 10)
+            writer.close()
+        return told
+
+    assert asyncio.run(of_a_connection())  # else 40 ms an answer, of the time in which it is sent
 
 
 def test_who_waits_for_a_cut_when_the_server_ends_is_told_that_it_ended(tiny):

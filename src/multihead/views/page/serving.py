@@ -28,7 +28,8 @@ def free_socket(port: int | None) -> tuple[socket.socket, bool]:
     """A socket on this machine alone, at the port asked for, or at a free one if that is taken."""
     wanted = PORT if port is None else port
     for tried in (wanted, 0):
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Named as TCP, or asyncio does not see that it is, and lets answers wait for one another.
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((HOST, tried))
