@@ -1,7 +1,7 @@
 """Attention and looking on a GPU: ours beside every backend of SDPA, FlexAttention and eager.
 
     python benchmarks/gpu.py                       some minutes; writes results/gpu.json
-    python benchmarks/gpu.py --part forward        one of record, forward, backward, decode, choice
+    python benchmarks/gpu.py --part forward        or record, backward, decode, growing, choice
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
@@ -12,8 +12,10 @@ row take turns, each time in another order, and the cache is emptied before each
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +91,7 @@ def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> 
 
 
 def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
-    """Forward and backward; observing: with a gradient for the entropy of every row too."""
+    """Forward and backward; "entropy": observing, with a gradient for each row's entropy too."""
     tensors = drawn(batch, heads, tokens, dim, grad=True)
     row: dict = {"batch": batch, "heads": heads, "tokens": tokens, "dim": dim, "causal": causal}
     p, blocks = problem(*tensors, causal), blocks_of(causal, tokens)
@@ -100,7 +102,8 @@ def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) ->
         "flex": lambda: flex(*tensors, block_mask=blocks),
         "attend": lambda: mh.attend(*tensors, mask=p.mask),
         "plain": lambda: fused.run(p).out,
-        "observing": lambda: fused.look(p, OBSERVING)[:3:2],
+        "observing": lambda: fused.look(p, OBSERVING).out,
+        "entropy": lambda: fused.look(p, OBSERVING)[:3:2],
     }
     if tokens <= EAGER_BACK_TO:
         forwards["eager"] = lambda: eager(*tensors, causal)
@@ -141,6 +144,36 @@ def decode_row(batch: int, tokens: int, dim: int) -> dict:
     }
     row |= timed(that_answer(calls))
     row["best"] = fastest(row)
+    return row
+
+
+def growing_row(decoding: bool, steps: int = 16) -> dict:
+    """What a call takes, the host's part too, where none is as long as one before: milliseconds."""
+    queries, longest, causal = 1 if decoding else 5120, 5120, mh.causal()
+    q = torch.randn(1, 32, queries, 128, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(1, 8, longest, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    more = {"enable_gqa": True, "is_causal": not decoding}
+    calls: dict[str, Callable[..., object]] = {
+        name: lambda *given, name=name: sdpa(name, *given, **more) for name in SDPA
+    }
+    calls |= {
+        "attend": lambda *given: mh.attend(*given, mask=causal),
+        "plain": lambda *given: fused.run(problem(*given, True)),
+        "observing": lambda *given: fused.look(problem(*given, True), OBSERVING),
+    }
+    row: dict = {"decoding": decoding}
+    for place, (name, call) in enumerate(calls.items()):
+        lengths = [4096 + place + len(calls) * i for i in range(steps + 3)]
+        given = [(q[:, :, -n:], k[:, :, :n], v[:, :, :n]) for n in lengths]
+        with contextlib.suppress(RuntimeError, ValueError):  # one knows no grouped heads
+            for some in given[:3]:  # compiled, where a length does not count
+                call(*some)
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for some in given[3:]:
+                call(*some)
+            torch.cuda.synchronize()
+            row[name] = (time.perf_counter() - begin) / steps * 1e3
     return row
 
 
@@ -215,7 +248,9 @@ def record_row(tokens: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", help="only this: record, forward, backward, decode or choice")
+    parser.add_argument(
+        "--part", help="only this: record, forward, backward, decode, growing or choice"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
     shapes = SHAPES[:1] if asked.quick else SHAPES
@@ -227,6 +262,7 @@ def main() -> None:
         "decode": lambda: [
             told(decode_row(b, s[2], d)) for d in (64, 128) for s in shapes for b in (1, 16)
         ],
+        "growing": lambda: [told(growing_row(decoding)) for decoding in (False, True)],
         "choice": lambda: [
             told(choice_row(name, d, back))
             for back in (False, True)

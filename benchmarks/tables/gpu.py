@@ -9,7 +9,7 @@ def gpu(body: dict) -> str:
     """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
     told = body["machine"]
     where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    parts = [part(body) for part in (_forward, _backward, _decode, _choice)]
+    parts = [part(body) for part in (_forward, _backward, _decode, _growing, _choice)]
     return "\n\n".join([where, *(part for part in parts if part)])
 
 
@@ -36,8 +36,15 @@ _SHOWN = {"received": "`received`", "mass": "mass of all keys before"}
 
 
 def _backward(body: dict) -> str:
-    rows = [(f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW)) for r in body["backward"]]
-    head = f"tokens, dim | | {_COLUMNS}observing, with a gradient for the entropy"
+    rows = [
+        (
+            f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, (*_ROW, "entropy")),
+            bold(r["observing"] / _fastest(r)) if "observing" in r else "–",
+        )
+        for r in body["backward"]
+    ]  # fmt: skip
+    head = f"tokens, dim | | {_COLUMNS}observing | the same with a gradient for the entropy"
+    head += " | observing, of the fastest SDPA"
     return table(f"forward and backward: {head}", rows)
 
 
@@ -47,6 +54,17 @@ def _decode(body: dict) -> str:
         for r in body["decode"]
     ]
     return table(f"decoding, 32 heads on 8: batch, tokens, dim | {_COLUMNS}observing", rows)
+
+
+def _growing(body: dict) -> str:
+    names = (*_ROW[:3], *_ROW[5:])
+    rows = [
+        ("a step of decoding" if r["decoding"] else "a causal text", *_times(r, names))
+        for r in body.get("growing", ())
+    ]
+    head = "32 heads on 8, 4,096 tokens and a few more at each call; with the host's part"
+    head += f" | {_COLUMNS.replace('flex | eager with entropy | ', '')}observing"
+    return table(head, rows) if rows else ""
 
 
 def _choice(body: dict) -> str:
@@ -59,6 +77,10 @@ def _choice(body: dict) -> str:
     ]  # fmt: skip
     head = "4 × 16 × 4,096, causal | dim | pass | `attend` | our kernel | flex, through `attend`"
     return table(f"{head} | flash | cuDNN | efficient", rows) if rows else ""
+
+
+def _fastest(row: dict) -> float:
+    return min(row[name] for name in _ROW[:3] if row.get(name))
 
 
 def _sweeps(body: dict) -> list[str]:
@@ -80,9 +102,12 @@ def gpu_span(body: dict) -> str:
 
 def gpu_beside(body: dict) -> str:
     """What observing costs of the fastest in the passes that are more, or less, than a forward."""
-    both = [r["observing"] / min(r["flash"], r["cuDNN"]) for r in body["backward"]]
+    both = [r["entropy"] / _fastest(r) for r in body["backward"]]
     decode = [r["observing"] / r["best"] for r in body["decode"]]
-    return f"{_span(both)} with the backward pass, {_span(decode)} in a step of decoding"
+    return (
+        f"{_span(both)} with the backward pass and a gradient for the entropy, "
+        f"{_span(decode)} in a step of decoding"
+    )
 
 
 def gpu_decode(body: dict) -> str:

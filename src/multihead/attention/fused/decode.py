@@ -72,43 +72,46 @@ def merge_kernel(
     parts_at, carried_at, best_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at,
     sinks_at, heads, queries, total, shares, value_dim,
     SINKS: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK: tl.constexpr,
-    PEAK_KEY: tl.constexpr, ROWS: tl.constexpr, VALUE_DIM: tl.constexpr,
+    PEAK_KEY: tl.constexpr, SHARES: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Rows of all heads in one line; each from all of its shares."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    real = row < total
+    """A row of one head from its shares, SHARES of them at a time: all are fetched at once."""
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     column = tl.arange(0, VALUE_DIM)
-    written = real[:, None] & (column < value_dim)[None, :]
-    out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
+    out, m, weight, ex, far, best = nothing_yet(1, VALUE_DIM)
     every = shares * total
-    for share in tl.range(0, shares):
-        at = share * total + row
+    for first in tl.range(0, shares, SHARES):
+        share = first + tl.arange(0, SHARES)[:, None]
+        at, real = share * total + row[None, :], share < shares
         its_m = tl.load(carried_at + at, mask=real, other=NEVER)
         its_weight = tl.load(carried_at + every + at, mask=real, other=0.0)
-        higher = tl.maximum(m, its_m)
-        mine, its = tl.exp2(m - higher), tl.exp2(its_m - higher)
+        top = tl.max(its_m, 0)
+        higher = tl.maximum(m, top)
+        mine, its = tl.exp2(m - higher), tl.exp2(its_m - higher[None, :])
         if ENTROPY:
             its_ex = tl.load(carried_at + 2 * every + at, mask=real, other=0.0)
-            ex = mine * (ex + (m - higher) * weight) + its * (
-                its_ex + (its_m - higher) * its_weight
-            )
+            ex = mine * (ex + (m - higher) * weight)
+            ex += tl.sum(its * (its_ex + (its_m - higher[None, :]) * its_weight), 0)
         if DISTANCE:
-            far = far * mine + its * tl.load(carried_at + 3 * every + at, mask=real, other=0.0)
+            its_far = tl.load(carried_at + 3 * every + at, mask=real, other=0.0)
+            far = far * mine + tl.sum(its * its_far, 0)
         if PEAK_KEY:  # shares come in the order of their keys: an equal one is further on
-            best = tl.where(its_m > m, tl.load(best_at + at, mask=real, other=-1), best)
-        weight = weight * mine + its_weight * its
+            its_best = tl.load(best_at + at, mask=real, other=-1)
+            lowest = tl.min(tl.where(its_m == top[None, :], its_best, 2147483647), 0)
+            best = tl.where(top > m, lowest, best)
+        weight = weight * mine + tl.sum(its * its_weight, 0)
         part = tl.load(
-            parts_at + at[:, None] * value_dim + column[None, :], mask=written, other=0.0
-        )
-        out = out * mine[:, None] + part * its[:, None]
+            parts_at + at[:, :, None] * value_dim + column[None, None, :],
+            mask=real[:, :, None] & (column < value_dim)[None, None, :], other=0.0,
+        )  # fmt: skip
+        out = out * mine[:, None] + tl.sum(its[:, :, None] * part, 0)
         m = higher
-    sink = tl.zeros([ROWS], tl.float32)
+    sink = tl.zeros([1], tl.float32)
     if SINKS:
-        sink = tl.load(sinks_at + row // queries % heads, mask=real, other=0.0).to(tl.float32) / LN2
+        sink = tl.load(sinks_at + row // queries % heads).to(tl.float32) / LN2
     out, _ = tell(
-        row, real, out, m, weight, ex, far, best, sink,
+        row, row < total, out, m, weight, ex, far, best, sink,
         lse_at, entropy_at, distance_at, peak_at, peak_key_at,
         SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
     )  # fmt: skip
     into = out_at + row[:, None] * value_dim + column[None, :]
-    tl.store(into, out.to(out_at.dtype.element_ty), mask=written)
+    tl.store(into, out.to(out_at.dtype.element_ty), mask=(column < value_dim)[None, :])

@@ -35,6 +35,8 @@ _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _FEW_ROWS = 64  # of all heads of a group: these are shared out over the keys
+_DECODE = {128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
+_SHARES = 2  # of the keys, for each multiprocessor
 _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
 
 
@@ -219,9 +221,10 @@ def _decode(question: Question, asked: Asked) -> Told:
     q = q if q.stride(-1) == 1 else q.contiguous()
     batch, heads, queries, dim = q.shape
     length, value_dim = k.shape[2], v.shape[3]
-    rows = 16 if question.group * queries <= 16 else 64
-    keys = 16 if INTERPRETED else 64 if max(dim, value_dim) <= 128 else 32
-    wanted = blocks(2 * processors(q.device), batch * k.shape[1])
+    tile = next(s for wide, s in _DECODE.items() if max(dim, value_dim) <= wide)
+    rows = tile.rows if question.group * queries <= tile.rows else _FEW_ROWS
+    keys = _SMALL.keys if INTERPRETED else tile.keys
+    wanted = blocks(_SHARES * processors(q.device), batch * k.shape[1])
     per_share = keys * blocks(blocks(length, keys), wanted)
     shares = blocks(length, per_share)
     total = batch * heads * queries
@@ -230,17 +233,20 @@ def _decode(question: Question, asked: Asked) -> Told:
     best = q.new_empty(shares, total, dtype=torch.int32) if asked.peak_key else None
     flags = {name: asked.flags[name] for name in ("ENTROPY", "DISTANCE", "PEAK_KEY")}
     value_dims = width(value_dim)
-    share_kernel[(shares, k.shape[1], batch)](
+    launch(
+        share_kernel, (shares, k.shape[1], batch),
+        {"num_warps": tile.warps, "num_stages": tile.stages},
         q, rows_of(k, keys, width(dim)), rows_of(v, keys, value_dims), parts, carried, best,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), dim=dim, value_dim=value_dim,
         per_share=per_share, **question.numbers, **flags, ROWS=rows, KEYS=keys, DIM=width(dim),
-        VALUE_DIM=value_dims, num_warps=4, num_stages=3,
+        VALUE_DIM=value_dims,
     )  # fmt: skip
     told = Told.empty(q.new_empty(batch, heads, queries, value_dim), asked)
-    merge_kernel[(blocks(total, 4),)](
+    launch(
+        merge_kernel, (total,), {"num_warps": 4},
         parts, carried, best, *told[:6], question.sinks, heads=heads, queries=queries, total=total,
         shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **asked.flags,
-        ROWS=4, VALUE_DIM=value_dims, num_warps=4,
+        SHARES=4 if shares <= 4 else 32, VALUE_DIM=value_dims,
     )  # fmt: skip
     return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
 
