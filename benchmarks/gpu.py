@@ -5,7 +5,8 @@
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
-row take turns, each time in another order, and the cache is emptied before each.
+row take turns, each time in another order, and the cache is emptied before each; but calls of
+growing lengths come one after the other, and are timed by the host's clock.
 "Observing" is entropy, distance and peak of every row of every head.
 """
 

@@ -156,6 +156,29 @@ def test_zoom_and_cross_hair_are_linked(compared):
     )
 
 
+PRESS = """(presses) => { const every = document.querySelectorAll('.mapbox canvas');
+  for (const [nth, key] of presses) every[nth].dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})); }"""
+TOGETHER = """[...document.querySelectorAll('.mapbox canvas')].every((c) => {
+  const {q, k, span} = c.headMap.view; return q === 0 && k === 0 && span === 60; })"""
+
+
+def test_a_map_that_another_took_back_follows_it(compared):
+    compared.evaluate(PRESS, [[1, "+"], [0, "0"]])  # what is written is as it was
+    until(compared, TOGETHER)
+
+
+def test_the_same_key_while_the_first_is_being_written(new_page):
+    page = look(new_page(), tiny()[1], view="compare", a="0.1", b="1.2", q=20, k=5, span=20)
+    page.wait_for_function(READY)
+    page.evaluate(
+        f"""() => {{ const press = {PRESS}, write = history.replaceState.bind(history);
+        history.replaceState = (...args) => {{
+          history.replaceState = write; write(...args); press([[0, "0"]]); }};
+        press([[0, "0"]]); }}"""
+    )
+    until(page, TOGETHER)
+
+
 def test_legends_say_range_unit_and_pooling_and_the_range_is_one(compared):
     tops = [in_map(compared, "shown.most(1)", nth) for nth in range(3)]
     rec = tiny()[0].of("0").rec

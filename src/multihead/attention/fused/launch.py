@@ -246,7 +246,7 @@ def _decode(question: Question, asked: Asked) -> Told:
         merge_kernel, (total,), {"num_warps": 4},
         parts, carried, best, *told[:6], question.sinks, heads=heads, queries=queries, total=total,
         shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **asked.flags,
-        SHARES=4 if shares <= 4 else 32, VALUE_DIM=value_dims,
+        SHARES=4 if shares <= 4 else 32 if shares <= 32 else 64, VALUE_DIM=value_dims,
     )  # fmt: skip
     return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
 

@@ -70,11 +70,14 @@ export function isMoving() { return moving !== null; }
 
 /** Change some of the state. A new view is a step that Back undoes; all else is not. */
 export function setState(change) {
-  const next = { ...state, ...moving, ...change };
+  const next = { ...state, ...moving, ...change }, moved = isMoving();
   moving = null;
   const other = ["layer", "head", "rec", "batch"].some((key) => next[key] !== state[key]);
   if (other && !change.cut) next.cut = ""; // a cut is of the head that is seen
-  if (Object.keys(next).every((key) => next[key] === state[key])) return;
+  if (Object.keys(next).every((key) => next[key] === state[key])) {
+    if (moved) { state = next; tell(); } // one of several maps came back to where the others are not
+    return;
+  }
   const step = ["view", "layer", "head", "rec"].some((key) => next[key] !== state[key]);
   state = next;
   const hash = written(state);
