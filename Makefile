@@ -49,6 +49,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "── set up .venv (a minute or a few, once)"
 	@test -e $@ || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
-	@# Python compiles what it imports; pip would compile all, which takes as long as the rest.
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
