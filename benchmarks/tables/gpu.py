@@ -23,7 +23,7 @@ def _forward(body: dict) -> str:
     rows = [
         (
             f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW),
-            bold(r["observing"] / r["best"]), *(f"{r[n] / r['plain']:.2f}" for n in sweeps),
+            bold(r["observing"] / fastest(r)), *(f"{r[n] / r['plain']:.2f}" for n in sweeps),
         )
         for r in body["forward"]
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def _backward(body: dict) -> str:
     rows = [
         (
             f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, (*_ROW, "entropy")),
-            bold(r["observing"] / _fastest(r)) if "observing" in r else "–",
+            bold(r["observing"] / fastest(r)) if "observing" in r else "–",
         )
         for r in body["backward"]
     ]  # fmt: skip
@@ -79,7 +79,8 @@ def _choice(body: dict) -> str:
     return table(f"{head} | flash | cuDNN | efficient", rows) if rows else ""
 
 
-def _fastest(row: dict) -> float:
+def fastest(row: dict) -> float:
+    """Of SDPA's backends, those that answered."""
     return min(row[name] for name in _ROW[:3] if row.get(name))
 
 
@@ -97,13 +98,13 @@ def _times(row: dict, names: tuple[str, ...]) -> list[str]:
 
 def gpu_span(body: dict) -> str:
     """What `observe` costs of a forward, from the least to the most."""
-    return _span([r["observe"] / r["best"] for r in body["forward"]])
+    return _span([r["observe"] / fastest(r) for r in body["forward"]])
 
 
 def gpu_beside(body: dict) -> str:
     """What observing costs of the fastest in the passes that are more, or less, than a forward."""
-    both = [r["entropy"] / _fastest(r) for r in body["backward"]]
-    decode = [r["observing"] / r["best"] for r in body["decode"]]
+    both = [r["entropy"] / fastest(r) for r in body["backward"]]
+    decode = [r["observing"] / fastest(r) for r in body["decode"]]
     return (
         f"{_span(both)} with the backward pass and a gradient for the entropy, "
         f"{_span(decode)} in a step of decoding"
@@ -111,7 +112,7 @@ def gpu_beside(body: dict) -> str:
 
 
 def gpu_decode(body: dict) -> str:
-    return _span([r["plain"] / r["best"] for r in body["decode"]])
+    return _span([r["plain"] / fastest(r) for r in body["decode"]])
 
 
 def _span(ratios: list[float]) -> str:
@@ -122,7 +123,7 @@ def gpu_bar(body: dict) -> str:
     lengths = dict.fromkeys(r["tokens"] for r in body["forward"])
     return "; ".join(
         ", ".join(
-            f"{r['observing'] / r['best']:.3f}" for r in body["forward"] if r["tokens"] == tokens
+            f"{r['observing'] / fastest(r):.3f}" for r in body["forward"] if r["tokens"] == tokens
         )
         + f" ({tokens:,})"
         for tokens in lengths
