@@ -51,6 +51,7 @@ if torch.cuda.is_available():
         square = {"queries": 300, "keys": 300, "dim": width, "value_dim": width}
         CASES[f"square, {width} wide"] = square
         CASES[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
+        CASES[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "group": 3}
     CASES["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
                                       "value_dim": 104}  # fmt: skip
 

@@ -29,6 +29,19 @@ def test_out_and_gradients_by_the_rule(name, dtype):
     assert_by_the_rule(p, results(fused.run, p, grad_of(p)), grad_of(p))
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("square")])
+def test_our_own_way_back_where_cudnn_has_one_too(name):
+    p = problem(name, torch.bfloat16)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (results(fused.run, p, grad_of(p)) for _ in "ab")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_by_the_rule(p, first, grad_of(p))
+    assert all(torch.equal(first[n], second[n]) for n in first)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_lse(name):
     p = problem(name)
@@ -61,6 +74,35 @@ def test_every_number_is_written_and_every_run_gives_the_same_bits(name, monkeyp
     second = results(fused.run, p, grad_of(p))
     for key, value in first.items():
         assert torch.equal(value, second[key]), key
+
+
+@pytest.mark.parametrize("name", ["all keys", "causal"])
+def test_cudnn_takes_the_way_back_of_out_alone(name, monkeypatch):
+    """What it is given, that it is not asked where it does not know, or where bits are to be equal."""
+    p = problem(name)
+    expected, given = results(fused.run, p, grad_of(p)), []
+
+    def gradients(grad_out, query, key, value, out, lse, *, causal, scale):
+        given.append((causal, scale))
+        torch.testing.assert_close(out, expected["out"])
+        torch.testing.assert_close(lse, fused.run(p).lse)
+        return tuple(expected[n] for n in ("dq", "dk", "dv"))
+
+    monkeypatch.setattr(fused, "_cudnn_knows", lambda _: True)
+    monkeypatch.setattr(fused.cudnn, "gradients", gradients)
+    found = results(fused.run, p, grad_of(p))
+    assert given == [(name == "causal", p.scale)]
+    assert all(torch.equal(found[n], expected[n]) for n in expected)
+    q = p.query.detach().requires_grad_()
+    told = fused.look(dataclasses.replace(p, query=q), fused.Asked(entropy=True))
+    (told.out.sum() + told.entropy.sum()).backward()
+    assert len(given) == 1
+    torch.use_deterministic_algorithms(True)
+    try:
+        results(fused.run, p, grad_of(p))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(given) == 1
 
 
 def test_strides_as_they_come():

@@ -1,7 +1,8 @@
 """cuDNN's fused kernel, which PyTorch brings: the fastest on Hopper where the question is plain.
 
 All keys, or a square causal map; bfloat16 and float16; heads of one width, a multiple of 8 up to
-128. Its lse comes without a gradient: who asks for one is told, and our own kernels have it.
+128. Its lse comes without a gradient: who asks for one is told, and our own kernels have it. Its
+way back takes any kernel's out and lse.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from .problem import Partial, Problem, in_a_graph
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+_backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
 _WIDEST = 128
 
 
@@ -29,8 +31,8 @@ def refuses(problem: Problem) -> str | None:
         return f"cuDNN's kernel takes heads of one width, a multiple of 8 up to {_WIDEST}"
     if p.mask is not None and (p.offset != 0 or p.query.shape[2] != p.key.shape[2]):
         return "cuDNN's kernel takes a causal mask where queries and keys are the same tokens alone"
-    if p.query.shape[2] < 2 or p.key.shape[2] < 2:
-        return "cuDNN's kernel is slow for a single query"
+    if p.query.shape[2] < 2 or p.key.shape[2] < 2:  # a cache grows, and it plans for each length
+        return "cuDNN's kernel is not asked for a single query"
     if p.bias is not None or p.sinks is not None:
         return "cuDNN's kernel is asked without bias and sinks alone"
     if torch._C._are_functorch_transforms_active():
@@ -40,13 +42,30 @@ def refuses(problem: Problem) -> str | None:
 
 def run(problem: Problem) -> Partial:
     p = problem
-    key, value = p.key, p.value
-    if p.group > 1:
-        key, value = (t.repeat_interleave(p.group, 1) for t in (key, value))
-    given = (t if t.stride(-1) == 1 else t.contiguous() for t in (p.query, key, value))
+    given = _with_rows(p.query, p.key, p.value)
     out, lse, *_ = _forward(*given, None, True, 0.0, p.mask is not None, scale=p.scale)
     lse = lse.reshape(p.query.shape[:3])
     return Partial(out, _NoGradient.apply(lse.detach(), p.query) if p.differentiable else lse)
+
+
+def gradients(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *,
+    causal: bool, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Of query, key and value, where `out` alone is pulled at. It adds up in no fixed order."""
+    q, k, v, out = _with_rows(query, key, value, out)
+    if grad_out.stride() != out.stride():  # it would copy it too, and warn
+        grad_out = torch.empty_like(out).copy_(grad_out)
+    seed = torch.empty((), dtype=torch.int64, device=q.device)  # of a dropout that there is not
+    return _backward(
+        grad_out, q, k, v, out, lse.contiguous()[..., None], seed, seed, None, None, None,
+        q.shape[2], k.shape[2], 0.0, causal, scale=scale,
+    )  # fmt: skip
+
+
+def _with_rows(*tensors: Tensor) -> list[Tensor]:
+    """Each with its columns side by side."""
+    return [t if t.stride(-1) == 1 else t.contiguous() for t in tensors]
 
 
 class _NoGradient(torch.autograd.Function):

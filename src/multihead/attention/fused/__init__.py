@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .. import cudnn, sdpa
 from ..band import FAR, Band, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
 from ..problem import Partial, Problem, in_a_graph
@@ -99,21 +100,30 @@ def look(problem: Problem, asked: Asked) -> Told:
     """The same, and what was asked of every row on the way; differentiable but for the peaks."""
     given = (problem.query, problem.key, problem.value, problem.sinks)
     question = question_of(problem)
-    told = _Fused.apply(*given, question, asked) if problem.differentiable else None
-    return Told(*told) if told is not None else _forward(question, asked._replace(together=True))
+    if not problem.differentiable:
+        return _forward(question, asked._replace(together=True))
+    told = _Fused.apply(*given, question, asked, _cudnn_knows(problem))
+    assert told is not None
+    return Told(*told)
+
+
+def _cudnn_knows(problem: Problem) -> bool:
+    """Whether cuDNN, which is faster, can take the way back where `out` alone is pulled at."""
+    return problem.query.device.type == "cuda" and sdpa.refuses(problem) is None
 
 
 class _Fused(torch.autograd.Function):
     """The two passes as one differentiable step."""
 
     @staticmethod
-    def forward(ctx, query, key, value, sinks, question: Question, asked: Asked):
+    def forward(ctx, query, key, value, sinks, question: Question, asked: Asked, known: bool):
         question = question._replace(
             query=query.detach(), key=key.detach(), value=value.detach(),
             sinks=None if sinks is None else sinks.detach(),
         )  # fmt: skip
         told = _forward(question, asked)
         ctx.question, ctx.asked = question._replace(query=None, key=None, value=None), asked
+        ctx.known = known
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, sinks, *told)
         ctx.mark_non_differentiable(*(t for t in (told.peak, told.peak_key) if t is not None))
@@ -124,9 +134,14 @@ class _Fused(torch.autograd.Function):
     def backward(ctx, *grads):
         query, key, value, sinks, *told = ctx.saved_tensors
         if all(grad is None for grad in grads):
-            return (None,) * 6
+            return (None,) * 7
         told, grads = Told(*told), Told(*grads)
         question = ctx.question._replace(query=query, key=key, value=value)
+        by_cudnn = ctx.known and not torch.are_deterministic_algorithms_enabled()
+        if by_cudnn and all(grad is None for grad in grads[1:]):
+            causal, scale = question.band.right == 0, question.scale
+            given = (grads.out, query, key, value, told.out, told.lse)
+            return (*cudnn.gradients(*given, causal=causal, scale=scale), None, None, None, None)
         grad_out = torch.zeros_like(told.out) if grads.out is None else grads.out
         own = row_pull(grad_out, grads.lse, told.out, torch.float32)
         back = _backs(own, told, grads, sinks)
@@ -134,7 +149,7 @@ class _Fused(torch.autograd.Function):
         pulls = Pulls(back, grads.entropy, grads.distance, grads.masses, bands).contiguous()
         found = _backward(question, grad_out.to(query.dtype), told.lse, pulls)
         grad_sinks = None if sinks is None else sinks_gradient(sinks, told.lse, own)
-        return (*found, grad_sinks, None, None)
+        return (*found, grad_sinks, None, None, None)
 
 
 def _backs(own: Tensor, told: Told, grads: Told, sinks: Tensor | None) -> Tensor:
