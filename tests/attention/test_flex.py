@@ -65,6 +65,32 @@ def test_blocks_are_those_of_the_mask(eagerly):
     assert blocks.kv_indices[0, 0, 2, : part[0, 0, 2]].tolist() == [0, 1, 2]
 
 
+def test_every_kind_of_mask_is_compiled_however_many_there_are(monkeypatch):
+    """PyTorch gives up after a few, and builds the matrix: more are allowed, and giving up raises."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+    from torch._dynamo.utils import counters
+    from torch.nn.attention.flex_attention import flex_attention
+
+    compiled = torch.compile(flex_attention, backend="aot_eager")
+    monkeypatch.setattr(flex, "_kernel", lambda: compiled)
+    tensors = zoo.tensors(queries=150, keys=200, dim=16, value_dim=16)
+    kinds = [zoo.ask(*tensors, mask=mask) for mask in three_kinds(200)]
+    torch._dynamo.reset()
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=1):
+        before = counters["stats"]["unique_graphs"]
+        for p in kinds:
+            flex.run(p)
+        assert counters["stats"]["unique_graphs"] == before + 3
+        monkeypatch.setattr(flex, "_KINDS", 3)
+        with pytest.raises(FailOnRecompileLimitHit):
+            flex.run(zoo.ask(*tensors, mask=mh.window(5)))
+
+
+def three_kinds(keys: int) -> list:
+    ids = torch.arange(keys) // 70
+    return [mh.documents(ids), mh.causal() & mh.documents(ids), mh.documents(ids) | mh.window(9)]
+
+
 def test_what_it_refuses():
     p = zoo.ask(*zoo.tensors())
     assert "needs a GPU" in str(flex.refuses(p))
@@ -93,6 +119,20 @@ def test_compiled_once_for_a_kind_of_mask():
         torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-4)
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts[0] == counts[-1], counts
+
+
+@GPU
+def test_a_process_may_ask_for_many_kinds_of_masks():
+    q, k, v = (torch.randn(1, 2, 4096, 64, device="cuda").bfloat16() for _ in "qkv")
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for mask in three_kinds(4096):
+            p = zoo.ask(q, k, v, mask=mask)
+            flex.run(p)  # compiled
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            flex.run(p)
+            assert torch.cuda.max_memory_allocated() - before < 2 * 4096 * 4096  # a byte a score
 
 
 @GPU

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ABOUT = "PyTorch's FlexAttention on a GPU: every mask, bias, softcap, sinks"
 _BLOCK = 128  # queries and keys of a block that is left out or looked at whole
 _LITTLE = 2**24  # fewer scores than this are there before it is compiled
+_KINDS = 4096  # of masks and shapes; PyTorch stops compiling after 8, and then builds the matrix
 
 At = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (batch, head, query, key), single places
 
@@ -62,10 +63,13 @@ def run(problem: Problem) -> Partial:
     from torch.nn.attention.flex_attention import AuxRequest
 
     p = problem
-    out, aux = _kernel()(
-        p.query, p.key, p.value, score_mod=_score_mod(p), block_mask=_block_mask(p),
-        scale=p.scale, enable_gqa=p.group > 1, return_aux=AuxRequest(lse=True),
-    )  # fmt: skip
+    with torch._dynamo.config.patch(
+        recompile_limit=_KINDS, accumulated_recompile_limit=_KINDS, fail_on_recompile_limit_hit=True
+    ):
+        out, aux = _kernel()(
+            p.query, p.key, p.value, score_mod=_score_mod(p), block_mask=_block_mask(p),
+            scale=p.scale, enable_gqa=p.group > 1, return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
     dead = aux.lse == -torch.inf
     part = Partial(out.masked_fill(dead[..., None], 0.0), aux.lse)
     if p.sinks is None:
