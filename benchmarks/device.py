@@ -19,7 +19,8 @@ SDPA = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 Calls = dict[str, Callable[[], object]]
-flex = torch.compile(flex_attention)
+flex = torch.compile(flex_attention, dynamic=False)
+torch._dynamo.config.recompile_limit = 256  # beyond, it would build the whole matrix
 
 
 def timed(calls: Calls, least: int = 9, most: int = 60) -> dict[str, float]:

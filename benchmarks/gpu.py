@@ -1,7 +1,7 @@
 """Attention and looking on a GPU: ours beside every backend of SDPA, FlexAttention and eager.
 
     python benchmarks/gpu.py                       some minutes; writes results/gpu.json
-    python benchmarks/gpu.py --part forward        or record, backward, decode, growing, choice
+    python benchmarks/gpu.py --part forward        or record, backward, decode, growing, odd, choice
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
@@ -168,6 +168,20 @@ def growing_row(decoding: bool, steps: int = 16) -> dict:
     return row
 
 
+ODD = [(4, 1001), (4, 3001), (4, 5001), (1, 5001), (1, 20001), (1, 65501)]  # batch, tokens
+
+
+def odd_row(batch: int, tokens: int, dim: int, causal: bool) -> dict:
+    """A length that is not round, met often: cuDNN with its plan made, and ours."""
+    q, k, v = drawn(batch, 16, tokens, dim)
+    calls: Calls = {
+        name: lambda backend=backend: mh.attend(q, k, v, mask=mask_of(causal), backend=backend)
+        for name, backend in {"attend": "auto", "cuDNN": "sdpa", "plain": "fused"}.items()
+    }
+    calls["flash"] = lambda: sdpa("flash", q, k, v, is_causal=causal)
+    return {"batch": batch, "tokens": tokens, "dim": dim, "causal": causal, **timed(calls)}
+
+
 CHOICES: dict[str, dict] = {
     "window of 1,024": {"mask": mh.causal() & mh.window(1024)},
     "softcap": {"mask": mh.causal(), "softcap": 30.0},
@@ -240,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
-        "--part", help="only this: record, forward, backward, decode, growing or choice"
+        "--part", help="only this: record, forward, backward, decode, growing, odd or choice"
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
@@ -254,6 +268,7 @@ def main() -> None:
             told(decode_row(b, s[2], d)) for d in (64, 128) for s in shapes for b in (1, 16)
         ],
         "growing": lambda: [told(growing_row(decoding)) for decoding in (False, True)],
+        "odd": lambda: [told(odd_row(*s, *k)) for s in ODD for k in kinds],
         "choice": lambda: [
             told(choice_row(name, d, back))
             for back in (False, True)

@@ -35,6 +35,7 @@ TABLES = {
     "gpu_bar": ("gpu", gpu.gpu_bar),
     "gpu_span": ("gpu", gpu.gpu_span),
     "gpu_beside": ("gpu", gpu.gpu_beside),
+    "gpu_entropy": ("gpu", gpu.gpu_entropy),
     "gpu_decode": ("gpu", gpu.gpu_decode),
     "gpu_sweeps": ("gpu", gpu.gpu_sweeps),
     "gpu_record": ("gpu", gpu.gpu_record),

@@ -27,7 +27,8 @@ class Hopper:  # all that a compiler asks of a device
 
 driver.set_active(Hopper())
 from multihead.attention.fused.hopper import hopper_kernel
-from multihead.attention.fused.launch import tiles_of
+from multihead.attention.fused.hopper_sweep import masses_on_hopper
+from multihead.attention.fused.tensors import tiles_of
 from multihead.observation.fused.hopper import cells_on_hopper, received_on_hopper
 
 dim = int(sys.argv[1])
@@ -55,6 +56,12 @@ RECEIVED = """
 kernel = received_on_hopper.warmup(
     *(tiles_of(q, n, dim) for n in (64, dim)), *[row] * 4, **common, ROWS=64, KEYS=dim,
     num_warps=dim // 16, maxnreg=80,
+)
+"""
+MASSES = """
+kernel = masses_on_hopper.warmup(
+    *(tiles_of(q, n, dim) for n in (dim, 64)), *[row] * 2, torch.zeros(3, dtype=torch.int32), row,
+    row, **common, ROWS=dim, KEYS=64, num_warps=dim // 16, maxnreg=80,
 )
 """
 TELL = """
@@ -93,7 +100,7 @@ def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("kernel", "dim", "width", "loops"),
-    [(CELLS, 64, 32, 2), (RECEIVED, 128, 0, 3)],
+    [(CELLS, 64, 32, 2), (RECEIVED, 128, 0, 3), (MASSES, 128, 0, 3)],
 )
 def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)

@@ -26,6 +26,7 @@ ON_THE_WAY = (
 )  # fmt: skip
 SWEPT = (
     "received", "received_mean", mh.heatmap(4), mh.heatmap(19), mh.mass(mh.window(4)),
+    mh.mass(mh.window(150), name="far"),  # whole tiles, of wide ones too
 )  # fmt: skip
 
 
@@ -103,7 +104,8 @@ def test_cells_of_one_size_in_wide_heads(tokens, cells, dim, mask):
     tensors = zoo.tensors(1, torch.bfloat16, queries=tokens, keys=tokens, dim=dim, value_dim=dim,
                           group=2, kv_heads=1)  # fmt: skip
     p = zoo.ask(*(t.to(DEVICE) for t in tensors), mask=mask)
-    asked = [mh.heatmap(cells), find("received")]
+    far, first = mh.mass(mh.window(150), name="far"), mh.mass(mh.prefix(tokens - 70))
+    asked = [mh.heatmap(cells), find("received"), far, first]
     view = View(p, look(p, (), "fused").lse, torch.arange(tokens, device=DEVICE), tokens)
     found = swept(view, asked)
     for statistic in asked:

@@ -130,6 +130,8 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
         if name == "tiled" and _tiny(problem):
             return Choice("dense", "so few scores that building the matrix is fastest", refused)
         reason = fused.hesitates(problem) if room is fused else room.refuses(problem)
+        if reason is None and room is sdpa:
+            reason = fused.rather(problem)
         if reason is None:
             return Choice(name, room.ABOUT, refused)
         refused[name] = reason

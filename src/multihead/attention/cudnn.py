@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import Partial, Problem, in_a_graph
+from .problem import Partial, Problem, capability
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
@@ -21,11 +21,9 @@ def refuses(problem: Problem) -> str | None:
     """Why this kernel cannot answer, or None; of a problem without mask or with a causal one."""
     p = problem
     dim = p.query.shape[3]
-    if (reason := in_a_graph()) is not None:
-        return reason
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
-    if torch.cuda.get_device_capability(p.query.device) < (9, 0):
+    if capability(p.query.device) < (9, 0):
         return "cuDNN's kernel is the fastest from compute capability 9.0 on alone"
     if dim != p.value.shape[3] or dim % 8 or dim > _WIDEST:
         return f"cuDNN's kernel takes heads of one width, a multiple of 8 up to {_WIDEST}"

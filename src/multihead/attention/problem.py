@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +28,8 @@ from .checks import (
     offset_of,
     sinks_of,
 )
+
+_Function = TypeVar("_Function", bound=Callable)
 
 
 class Partial(NamedTuple):
@@ -91,10 +95,37 @@ class Problem:
         )
 
 
+def constant(function: _Function) -> _Function:
+    """To a compiler its result is a constant: it is called, not traced.
+
+    As `torch.compiler.assume_constant_result`, which would load the compiler to say so.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 def in_a_graph() -> str | None:
-    """Why a kernel of a GPU leaves a compiled graph to `tiled`, which is one operator there."""
+    """Why what is no operator leaves a compiled graph to those that are."""
     compiling = torch.compiler.is_compiling()
-    return "inside a compiled graph the tiled operator answers" if compiling else None
+    return "inside a compiled graph our own operators answer" if compiling else None
+
+
+@constant  # PyTorch 2.11 traces is_exporting() as True in any graph
+def in_an_export() -> str | None:
+    """Why a kernel of a GPU leaves a graph that may go elsewhere to what runs anywhere."""
+    exporting = torch.compiler.is_exporting()
+    return "in an exported graph the tiled operator answers" if exporting else None
+
+
+@constant  # a compiler would trace through what is remembered
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of a GPU: which generation it is."""
+    return _capability(device)
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def is_mapped(tensor: object) -> bool:

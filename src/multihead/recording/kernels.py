@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.fused.again import launch
-from ..attention.fused.launch import blocks, width
+from ..attention.fused.tensors import blocks, width
 
 _WIDEST = 128  # of a head: its square must fit beside the rows
 _AT_ONCE = 4096  # words that are looked at together

@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import cudnn, sdpa
-from ..band import FAR, Band, band_of
+from ..band import FAR, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
-from ..problem import Partial, Problem, in_a_graph
+from ..problem import Partial, Problem, capability, constant, in_an_export
+from . import operators
 from .question import Asked, Pulls, Question, Told, question_of
 
 ABOUT = "our kernels: runs of keys (causal, window, offset, prefix, padding), softcap, sinks"
 _WIDEST = 256
+_LONG, _LOT = 4096, 128  # tokens
 
 
 def refuses(problem: Problem) -> str | None:
@@ -55,25 +57,32 @@ def refuses(problem: Problem) -> str | None:
 
 
 def _farthest(offset: int | Tensor) -> int:
-    """The largest offset, where asking does not wait for a GPU; there kernels stop at FAR / 2."""
-    if isinstance(offset, int):
+    """The largest offset, where asking waits for nobody; elsewhere kernels stop at FAR / 2."""
+    if not isinstance(offset, Tensor):
         return abs(offset)
-    return int(offset.abs().max()) if offset.device.type == "cpu" else 0
+    known = offset.device.type == "cpu" and not torch.compiler.is_compiling()
+    return int(offset.abs().max()) if known else 0
 
 
 def _needs_a_gpu(kind: str) -> str:
     return f"the kernels need a GPU, and these tensors are on {kind}"
 
 
-@functools.cache
+@constant
 def _machine(device: torch.device) -> str | None:
+    """Why kernels do not run on this device, or None."""
+    return _remembered(device)
+
+
+@functools.cache
+def _remembered(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         return None  # step by step in Python: for tests
     if device.type != "cuda":
         return _needs_a_gpu(device.type)
-    if torch.cuda.get_device_capability(device) < (8, 0):
+    if capability(device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or more"
     return None
 
@@ -83,7 +92,27 @@ def hesitates(problem: Problem) -> str | None:
     kind = problem.query.device.type
     if kind != "cuda":
         return _needs_a_gpu(kind)
-    return in_a_graph() or refuses(problem)
+    return in_an_export() or refuses(problem)
+
+
+def rather(problem: Problem) -> str | None:
+    """Why "auto" takes it where PyTorch's kernel could answer too, or None.
+
+    cuDNN makes a plan for each length it meets, which takes as long as a hundred calls. Training
+    meets few lengths, reading about as many as there are texts: there, plans are made for short
+    texts, where its kernel is faster than ours, and for lengths that are round.
+    """
+    p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
+    if p.query.device.type != "cuda" or p.differentiable or min(lengths) < _LONG:
+        return None
+    if all(n % _LOT == 0 for n in lengths) or refuses(p) is not None:
+        return None
+    from .launch import hopper_takes
+    from .tensors import width
+
+    if not hopper_takes(p.query.device, width(p.query.shape[3])):
+        return None
+    return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
 
 
 def ready(device: torch.device) -> bool:
@@ -101,7 +130,7 @@ def look(problem: Problem, asked: Asked) -> Told:
     given = (problem.query, problem.key, problem.value, problem.sinks)
     question = question_of(problem)
     if not problem.differentiable:
-        return _forward(question, asked._replace(together=True))
+        return operators.forward(question, asked._replace(together=True))
     told = _Fused.apply(*given, question, asked, _cudnn_knows(problem))
     assert told is not None
     return Told(*told)
@@ -109,7 +138,7 @@ def look(problem: Problem, asked: Asked) -> Told:
 
 def _cudnn_knows(problem: Problem) -> bool:
     """Whether cuDNN, which is faster, can take the way back where `out` alone is pulled at."""
-    return problem.query.device.type == "cuda" and sdpa.refuses(problem) is None
+    return problem.query.device.type == "cuda" and sdpa.does_not_know(problem) is None
 
 
 class _Fused(torch.autograd.Function):
@@ -121,7 +150,7 @@ class _Fused(torch.autograd.Function):
             query=query.detach(), key=key.detach(), value=value.detach(),
             sinks=None if sinks is None else sinks.detach(),
         )  # fmt: skip
-        told = _forward(question, asked)
+        told = operators.forward(question, asked)
         ctx.question, ctx.asked = question._replace(query=None, key=None, value=None), asked
         ctx.known = known
         ctx.set_materialize_grads(False)
@@ -147,7 +176,7 @@ class _Fused(torch.autograd.Function):
         back = _backs(own, told, grads, sinks)
         bands = () if grads.masses is None else ctx.asked.masses
         pulls = Pulls(back, grads.entropy, grads.distance, grads.masses, bands).contiguous()
-        found = _backward(question, grad_out.to(query.dtype), told.lse, pulls)
+        found = operators.backward(question, grad_out.to(query.dtype), told.lse, pulls)
         grad_sinks = None if sinks is None else sinks_gradient(sinks, told.lse, own)
         return (*found, grad_sinks, None, None, None)
 
@@ -163,83 +192,3 @@ def _backs(own: Tensor, told: Told, grads: Told, sinks: Tensor | None) -> Tensor
     if grads.masses is not None and told.masses is not None:
         back = back + (grads.masses * told.masses).sum(0)
     return back
-
-
-# ---- the same two passes as operators, for compile and export -----------------------------------
-
-_QUESTION = """Tensor query, Tensor key, Tensor value, Tensor? sinks, Tensor? lengths,
-    Tensor? offsets, SymInt offset, int left, int right, int length, float scale, float? softcap"""
-
-
-def _pack(q: Question) -> tuple:
-    band = q.band
-    return (*q.tensors, q.sinks, band.lengths, q.offsets, q.offset, *band[:3], q.scale, q.softcap)
-
-
-def _unpack(
-    query, key, value, sinks, lengths, offsets, offset, left, right, length, scale, softcap
-):
-    band = Band(left, right, length, lengths)
-    return Question(query, key, value, band, offset, offsets, scale, softcap, sinks)
-
-
-def _bands(flat: list[int]) -> tuple[Band, ...]:
-    return tuple(Band(*some) for some in zip(flat[0::3], flat[1::3], flat[2::3], strict=True))
-
-
-def _forward(question: Question, asked: Asked) -> Told:
-    if torch.compiler.is_compiling():
-        flat = [n for band in asked.masses for n in band[:3]]
-        out, lse, *told = _forward_operator(*_pack(question), list(asked[:4]), flat)
-        wanted = (*asked[:4], bool(asked.masses))
-        return Told(out, lse, *(t if w else None for t, w in zip(told, wanted, strict=True)))
-    from .launch import forward
-
-    return forward(question, asked)
-
-
-def _backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls):
-    if torch.compiler.is_compiling():
-        flat = [n for band in pulls.bands for n in band[:3]]
-        return tuple(_backward_operator(*_pack(question), grad_out, lse, *pulls[:4], flat))
-    from .launch import backward
-
-    return backward(question, grad_out, lse, pulls)
-
-
-@torch.library.custom_op(
-    "multihead::fused", mutates_args=(),
-    schema=f"({_QUESTION}, bool[] asked, int[] bands) -> Tensor[]",
-)  # fmt: skip
-def _forward_operator(*given):
-    from .launch import forward
-
-    *question, flags, bands = given
-    told = forward(_unpack(*question), Asked(*flags, masses=_bands(bands)))
-    return [t if t is not None else told.lse.new_empty(0) for t in told]
-
-
-@_forward_operator.register_fake
-def _(*given):
-    query, value, flags, bands = given[0], given[2], given[-2], given[-1]
-    out = query.new_empty(*query.shape[:3], value.shape[3])
-    told = Told.empty(out, Asked(*flags, masses=_bands(bands)))
-    return [t if t is not None else told.lse.new_empty(0) for t in told]
-
-
-@torch.library.custom_op(
-    "multihead::fused_backward", mutates_args=(),
-    schema=f"({_QUESTION}, Tensor grad_out, Tensor lse, Tensor back, Tensor? entropy, "
-    "Tensor? distance, Tensor? masses, int[] bands) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
-def _backward_operator(*given):
-    from .launch import backward
-
-    *question, grad_out, lse, back, entropy, distance, masses, bands = given
-    pulls = Pulls(back, entropy, distance, masses, _bands(bands))
-    return backward(_unpack(*question), grad_out, lse, pulls)
-
-
-@_backward_operator.register_fake
-def _(*given):
-    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in given[:3])

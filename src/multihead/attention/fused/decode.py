@@ -7,12 +7,14 @@
 All query heads of a group and all their queries are the rows of one tile; each program walks over
 its share of the keys and writes what it carries. A second kernel merges the shares by their
 largest scores, the way any two parts of a row merge, and tells what the forward kernel tells.
+Where a GPU can (EARLY), it is set up while the first is at work, and waits for it.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .forward import nothing_yet, step, tell
 from .tile import LN2, NEVER, NUMBERS, where_and_how_long
@@ -26,7 +28,10 @@ def share_kernel(
     CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr,
     ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK_KEY: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        gdc_launch_dependents()
     share, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
@@ -72,9 +77,11 @@ def merge_kernel(
     parts_at, carried_at, best_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at,
     sinks_at, heads, queries, total, shares, value_dim,
     SINKS: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK: tl.constexpr,
-    PEAK_KEY: tl.constexpr, SHARES: tl.constexpr, VALUE_DIM: tl.constexpr,
+    PEAK_KEY: tl.constexpr, SHARES: tl.constexpr, VALUE_DIM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A row of one head from its shares, SHARES of them at a time: all are fetched at once."""
+    if EARLY:
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     column = tl.arange(0, VALUE_DIM)
     out, m, weight, ex, far, best = nothing_yet(1, VALUE_DIM)

@@ -2,7 +2,7 @@
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
-"""Sizes of tiles by device and shape, descriptors, and the launch of each kernel."""
+"""Sizes of tiles by device and shape, and the launch of each kernel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import functools
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..band import FAR, Band
+from ..problem import capability
 from .again import INTERPRETED, launch
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
 from .masses import masses_kernel
 from .question import Asked, Pulls, Question, Sizes, Told
+from .tensors import blocks, empty_like_rows, numbers_of, plain, rows_of, tiles_of, width
 
 # On Hopper, by the width of a head and whether each row sees about half of the keys. Measured on an
 # H200 with benchmarks/gpu.py; the first whose width is enough.
@@ -35,14 +36,13 @@ _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _FEW_ROWS = 64  # of all heads of a group: these are shared out over the keys
-_DECODE = {128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
-_SHARES = 2  # of the keys, for each multiprocessor
+_DECODE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
+_SHARES = 2  # of the keys, for each multiprocessor at most: all of them are at work at once
 _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
 
 
-@functools.cache
 def is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    return device.type == "cuda" and capability(device)[0] == 9
 
 
 def hopper_takes(device: torch.device, dims: int) -> bool:
@@ -77,82 +77,6 @@ def sweep_sizes(device: torch.device, dim: int) -> Sizes:
         return _SMALL
     table = _SWEEP if is_hopper(device) else _ELSEWHERE
     return next(s for wide, s in table.items() if dim <= wide)
-
-
-def width(dim: int) -> int:
-    """The next power of two, which is what a tile must have."""
-    return max(16, 1 << (dim - 1).bit_length())
-
-
-def blocks(length: int, step: int) -> int:
-    """How many steps a length takes; Triton's own cdiv is made for kernels, and slow out here."""
-    return -(-length // step)
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """Strides that a descriptor takes: columns side by side, all else in steps of 16 bytes."""
-    step, shape, strides = 16 // tensor.element_size(), tensor.shape, tensor.stride()
-    steps = [s for s, n in zip(strides[:-1], shape, strict=False) if n > 1]
-    aligned = tensor.data_ptr() % 16 == 0 and all(s % step == 0 and s > 0 for s in steps)
-    if aligned and strides[-1] == 1 and shape[-1] > 1:
-        return tensor
-    short = -tensor.shape[-1] % step
-    if short:
-        return torch.nn.functional.pad(tensor, (0, short))[..., : tensor.shape[-1]]
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def rows_of(tensor: Tensor, rows: int, dim: int) -> TensorDescriptor:
-    """A descriptor by which a kernel reads or writes `rows` of one head at a time."""
-    return TensorDescriptor(tensor, [*tensor.shape], _steps(tensor), [1, 1, rows, dim])
-
-
-def _steps(tensor: Tensor) -> list[int]:
-    """Its strides; those of axes of 1 are made up, for a descriptor wants steps of 16 bytes."""
-    step = 16 // tensor.element_size()
-    return [*(s if n > 1 else -(-s // step) * step or step
-              for s, n in zip(tensor.stride()[:-1], tensor.shape, strict=False)), 1]  # fmt: skip
-
-
-def tiles_of(tensor: Tensor, rows: int, dim: int) -> object:
-    """The same, with the layout that the tile has in shared memory."""
-    shape, block = [*tensor.shape], [1, 1, rows, dim]
-    return _tiles()(tensor, shape, _steps(tensor), block, _layout(rows, dim))
-
-
-@functools.cache
-def _tiles() -> type:
-    """Gluon's descriptor without its checks, a tenth of a launch: `plain` saw to all of them."""
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as WithLayout
-
-    return type("Tiles", (WithLayout,), {"__post_init__": lambda self: None})
-
-
-@functools.cache
-def _layout(rows: int, dim: int) -> object:
-    from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16
-
-    return NVMMASharedLayout.get_default_for([1, 1, rows, dim], bfloat16)  # float16 has the same
-
-
-def empty_like_rows(query: Tensor, heads: int, tokens: int, dim: int) -> Tensor:
-    """Rows of `dim` columns as the query's lie, each in steps of 16 bytes."""
-    step = 16 // query.element_size()
-    wide = -(-dim // step) * step
-    if query.stride(1) < query.stride(2):  # (batch, tokens, heads, dim), as projections give it
-        return query.new_empty(query.shape[0], tokens, heads, wide).transpose(1, 2)[..., :dim]
-    return query.new_empty(query.shape[0], heads, tokens, wide)[..., :dim]
-
-
-def numbers_of(bands: tuple[Band, ...], device: torch.device) -> Tensor | None:
-    """left, right and length of each band, as a kernel reads them."""
-    return on_device(tuple(n for band in bands for n in band[:3]), device) if bands else None
-
-
-@functools.lru_cache(64)
-def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """Whole numbers where a kernel reads them; kept, for each way there waits for the device."""
-    return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
@@ -224,29 +148,31 @@ def _decode(question: Question, asked: Asked) -> Told:
     tile = next(s for wide, s in _DECODE.items() if max(dim, value_dim) <= wide)
     rows = tile.rows if question.group * queries <= tile.rows else _FEW_ROWS
     keys = _SMALL.keys if INTERPRETED else tile.keys
-    wanted = blocks(_SHARES * processors(q.device), batch * k.shape[1])
+    wanted = max(1, _SHARES * processors(q.device) // (batch * k.shape[1]))
     per_share = keys * blocks(blocks(length, keys), wanted)
     shares = blocks(length, per_share)
     total = batch * heads * queries
     parts = q.new_empty(shares, total, value_dim, dtype=torch.float32)
     carried = q.new_empty(4, shares, total, dtype=torch.float32)
     best = q.new_empty(shares, total, dtype=torch.int32) if asked.peak_key else None
-    flags = {name: asked.flags[name] for name in ("ENTROPY", "DISTANCE", "PEAK_KEY")}
+    flags = asked.flags
+    carries = {name: flags[name] for name in ("ENTROPY", "DISTANCE", "PEAK_KEY")}
     value_dims = width(value_dim)
+    early = is_hopper(q.device)  # it can set up a kernel while the one before is still at work
     launch(
         share_kernel, (shares, k.shape[1], batch),
         {"num_warps": tile.warps, "num_stages": tile.stages},
         q, rows_of(k, keys, width(dim)), rows_of(v, keys, value_dims), parts, carried, best,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), dim=dim, value_dim=value_dim,
-        per_share=per_share, **question.numbers, **flags, ROWS=rows, KEYS=keys, DIM=width(dim),
-        VALUE_DIM=value_dims,
+        per_share=per_share, **question.numbers, **carries, ROWS=rows, KEYS=keys, DIM=width(dim),
+        VALUE_DIM=value_dims, EARLY=early,
     )  # fmt: skip
     told = Told.empty(q.new_empty(batch, heads, queries, value_dim), asked)
     launch(
-        merge_kernel, (total,), {"num_warps": 4},
+        merge_kernel, (total,), {"num_warps": 1, **({"launch_pdl": True} if early else {})},
         parts, carried, best, *told[:6], question.sinks, heads=heads, queries=queries, total=total,
-        shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **asked.flags,
-        SHARES=4 if shares <= 4 else 32 if shares <= 32 else 64, VALUE_DIM=value_dims,
+        shares=shares, value_dim=value_dim, SINKS=question.sinks is not None, **flags,
+        SHARES=4 if shares <= 4 else 32 if shares <= 32 else 64, VALUE_DIM=value_dims, EARLY=early,
     )  # fmt: skip
     return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
 
@@ -255,13 +181,24 @@ def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     """The weight of each row inside each band, given lse, (band, batch, heads, query)."""
     q, k = plain(question.query), plain(question.key)
     batch, heads, queries, dim = q.shape
-    dims = width(dim)
-    rows, keys, warps, _, _ = sweep_sizes(q.device, dims)
+    dims, lse = width(dim), lse.contiguous()
     found = q.new_empty(len(bands), batch, heads, queries, dtype=torch.float32)
+    numbers = numbers_of(bands, q.device)
+    if hopper_takes(q.device, dims):
+        from .hopper_sweep import masses_on_hopper
+
+        rows = dims  # of a program: keys of wide heads had better serve more of them
+        launch(
+            masses_on_hopper, (blocks(queries, rows) * heads, batch, len(bands)),
+            {"num_warps": rows // 16, "maxnreg": 80},
+            tiles_of(q, rows, dims), tiles_of(k, 64, dims), lse, found, numbers,
+            **pointers_of(question, lse), ROWS=rows, KEYS=64, DIM=dims, STAGES=3,
+        )  # fmt: skip
+        return found
+    rows, keys, warps, _, _ = sweep_sizes(q.device, dims)
     masses_kernel[(blocks(queries, rows) * heads, batch)](
-        rows_of(q, rows, dims), rows_of(k, keys, dims), lse.contiguous(), found,
-        numbers_of(bands, q.device), **question.numbers, MASSES=len(bands), ROWS=rows, KEYS=keys,
-        DIM=dims, num_warps=warps, num_stages=2,
+        rows_of(q, rows, dims), rows_of(k, keys, dims), lse, found, numbers, **question.numbers,
+        MASSES=len(bands), ROWS=rows, KEYS=keys, DIM=dims, num_warps=warps, num_stages=2,
     )  # fmt: skip
     return found
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...attention import answer, choose, fused
 from ...attention.band import Band, band_of
 from ...attention.fused.question import Asked, Told, question_of
-from ...attention.problem import Problem, without_autocast
+from ...attention.problem import Problem, in_a_graph, without_autocast
 from ..statistics import Statistic
 from ..statistics.distance import Distance
 from ..statistics.entropy import Effective, Entropy
@@ -51,11 +51,11 @@ def plan_of(statistics: tuple[Statistic, ...]) -> Plan:
     kinds = {type(s) for s in told_of}
     masses = [s for s in told_of if isinstance(s, Mass)]
     asked = Asked(
-        entropy=bool(kinds & {Entropy, Effective}), distance=Distance in kinds,
-        peak=bool(kinds & {Peak, MaxScore}), peak_key=PeakKey in kinds,
+        entropy=not kinds.isdisjoint({Entropy, Effective}), distance=Distance in kinds,
+        peak=not kinds.isdisjoint({Peak, MaxScore}), peak_key=PeakKey in kinds,
         masses=tuple(_band(s) for s in masses),
     )  # fmt: skip
-    return Plan(bool(statistics), told_of, masses, asked)
+    return Plan(len(statistics) > 0, told_of, masses, asked)
 
 
 def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "auto") -> Looked:
@@ -111,7 +111,7 @@ def _band(mass: Mass) -> Band:
 def sweep_by_kernels(view: View, statistics: list[Statistic]) -> dict[str, object]:
     """Those of the statistics that kernels find from query, key and lse, by name."""
     whole = len(view.queries) == view.total
-    if not whole or fused.hesitates(view.problem) is not None:
+    if not whole or in_a_graph() is not None or fused.hesitates(view.problem) is not None:
         return {}
     return swept(view, statistics)
 

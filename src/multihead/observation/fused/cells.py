@@ -21,18 +21,9 @@ from torch import Tensor
 
 from ...attention.band import FAR
 from ...attention.fused.again import launch
-from ...attention.fused.launch import (
-    INTERPRETED,
-    blocks,
-    hopper_takes,
-    on_device,
-    plain,
-    pointers_of,
-    rows_of,
-    tiles_of,
-    width,
-)
+from ...attention.fused.launch import INTERPRETED, hopper_takes, pointers_of
 from ...attention.fused.question import Question
+from ...attention.fused.tensors import blocks, on_device, plain, rows_of, tiles_of, width
 from ...attention.fused.tile import (
     NEVER,
     NUMBERS,

@@ -16,17 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.fused.again import launch
-from ...attention.fused.launch import (
-    blocks,
-    hopper_takes,
-    plain,
-    pointers_of,
-    rows_of,
-    sweep_sizes,
-    tiles_of,
-    width,
-)
+from ...attention.fused.launch import hopper_takes, pointers_of, sweep_sizes
 from ...attention.fused.question import Question
+from ...attention.fused.tensors import blocks, plain, rows_of, tiles_of, width
 from ...attention.fused.tile import (
     NEVER,
     NUMBERS,

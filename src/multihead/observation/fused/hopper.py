@@ -2,13 +2,7 @@
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
-"""The sweeps on Hopper: tiles arrive by themselves in a ring, and small programs share the rest.
-
-Exponentials take longest here. So a program is small, a few warps of few registers, and several
-share a multiprocessor: while one waits for a tile, for its scores or for the next program to
-begin, the others have weights to work out. Numbers stay with the threads that made them until they
-are written: a tile is seen as (row, eight keys, thread, 2), as its scores lie.
-"""
+"""What each cell of a map holds and what each key receives, swept on Hopper (hopper_sweep.py)."""
 
 from __future__ import annotations
 
@@ -22,10 +16,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ...attention.fused.hopper import load_tile
+from ...attention.fused.hopper_sweep import send, weights_of
 from ...attention.fused.tile import (
-    NEVER,
     NUMBERS,
-    capped,
     lse_of_rows,
     rows_of_keys,
     tiles_of_rows,
@@ -34,43 +27,6 @@ from ...attention.fused.tile import (
 )
 
 PART = gl.constexpr(16)  # rows of a warp: what it adds up of a cell is one number
-
-
-@gluon.jit
-def _send(at, ring, here, stage, batch, head, start, end):
-    """Have a tile brought into its place in the ring, unless it lies behind the last."""
-    wanted = start < end
-    mbarrier.expect(here.index(stage), at.block_type.nbytes, pred=wanted)
-    load_tile(at, [batch, head, start, 0], here.index(stage), ring.index(stage), pred=wanted)
-
-
-@gluon.jit
-def _weights(
-    scores, lse2, start, place, left, right, length, scale, cap,
-    CAREFUL: gl.constexpr, CAP: gl.constexpr,
-):  # fmt: skip
-    """Of scores, (row, key), to weights, (row, eight keys, thread, 2)."""
-    ROWS: gl.constexpr = scores.shape[0]
-    EIGHTS: gl.constexpr = scores.shape[1] // 8
-    x = capped(scores, scale, cap, CAP) * (1.0 if CAP else scale) - lse2[:, None]
-    x = x.reshape([ROWS, EIGHTS, 4, 2])
-    if CAREFUL:
-        TILE: gl.constexpr = x.type.layout
-        OF_LAST: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, TILE))
-        THREAD: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, TILE)))
-        OWN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, TILE)))
-        # One comparison, how far a key lies past the row's first: with a constant, by thread.
-        place = gl.convert_layout(place, gl.SliceLayout(1, OF_LAST))
-        low = gl.maximum(place - left, 0)
-        span = gl.minimum(place + right, length - 1) - low
-        low = gl.where(span < 0, 1 << 30, low) - start
-        thread = gl.arange(0, 4, THREAD)[None, None, :, None]
-        eight = gl.arange(0, EIGHTS, gl.SliceLayout(0, OF_LAST))[None, :, None, None]
-        own = gl.arange(0, 2, OWN)[None, None, None, :]
-        past = (8 * eight + own) - (low[:, None, None, None] - 2 * thread)
-        span = gl.maximum(span, 0).to(gl.uint32, bitcast=True)[:, None, None, None]
-        x = gl.where(past.to(gl.uint32, bitcast=True) <= span, x, NEVER)
-    return gl.exp2(x)
 
 
 @gluon.jit
@@ -131,7 +87,7 @@ def cells_on_hopper(
     mbarrier.expect(here.index(STAGES), q_at.block_type.nbytes)
     load_tile(q_at, [batch, head, first, 0], here.index(STAGES), q)
     for i in gl.static_range(STAGES):
-        _send(k_at, ks, here, i, batch, head // group, low + i * KEYS, high)
+        send(k_at, ks, here, i, batch, head // group, low + i * KEYS, high)
 
     at = (batch * heads + head).to(gl.int64)
     parts = queries // PART
@@ -149,9 +105,9 @@ def cells_on_hopper(
             k = ks.index(stage).permute((1, 0))
             soon = warpgroup_mma(q, k, room, use_acc=False, is_async=True)
             scores = warpgroup_mma_wait(0, (soon,))
-            _send(k_at, ks, here, stage, batch, head // group, start + STAGES * KEYS, high)
+            send(k_at, ks, here, stage, batch, head // group, start + STAGES * KEYS, high)
             tile += 1
-            weights = _weights(
+            weights = weights_of(
                 scores, lse2, start, row + offset, left, right, length, scale, cap, CAREFUL, CAP
             )
             some, most = _of_threads(weights, CELLS)
@@ -198,7 +154,7 @@ def received_on_hopper(
     mbarrier.expect(here.index(STAGES), k_at.block_type.nbytes)
     load_tile(k_at, [batch, head // group, first, 0], here.index(STAGES), k)
     for i in gl.static_range(STAGES):
-        _send(q_at, qs, here, i, batch, head, low + i * ROWS, high)
+        send(q_at, qs, here, i, batch, head, low + i * ROWS, high)
 
     at = (batch * heads + head).to(gl.int64)
     down = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
@@ -216,9 +172,9 @@ def received_on_hopper(
             q = qs.index(stage)
             soon = warpgroup_mma(q, k.permute((1, 0)), room, use_acc=False, is_async=True)
             scores = warpgroup_mma_wait(0, (soon,))
-            _send(q_at, qs, here, stage, batch, head, start + STAGES * ROWS, high)
+            send(q_at, qs, here, stage, batch, head, start + STAGES * ROWS, high)
             tile += 1
-            total += _weights(
+            total += weights_of(
                 scores, lse2, first, row + offset, left, right, length, scale, cap, part != 1, CAP
             )
     FLAT: gl.constexpr = gl.SliceLayout(0, SCORES)

@@ -1,0 +1,129 @@
+# Triton only looks like Python:
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
+"""Sweeps on Hopper: tiles arrive by themselves in a ring, and small programs share the rest.
+
+Exponentials take longest here. So a program is small, a few warps of few registers, and several
+share a multiprocessor: while one waits for a tile, for its scores or for the next program to
+begin, the others have weights to work out. Numbers stay with the threads that made them until they
+are written: a tile is seen as (row, eight keys, thread, 2), as its scores lie.
+
+The simplest of them is here: the weight of each row inside a band.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .hopper import load_tile
+from .tile import NEVER, NUMBERS, capped, keys_of, lse_of_rows, up, where_and_how_long
+
+
+@gluon.jit
+def send(at, ring, here, stage, batch, head, start, end):
+    """Have a tile brought into its place in the ring, unless it lies behind the last."""
+    wanted = start < end
+    mbarrier.expect(here.index(stage), at.block_type.nbytes, pred=wanted)
+    load_tile(at, [batch, head, start, 0], here.index(stage), ring.index(stage), pred=wanted)
+
+
+@gluon.jit
+def weights_of(
+    scores, lse2, start, place, left, right, length, scale, cap,
+    CAREFUL: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    """Of scores, (row, key), to weights, (row, eight keys, thread, 2)."""
+    ROWS: gl.constexpr = scores.shape[0]
+    EIGHTS: gl.constexpr = scores.shape[1] // 8
+    x = capped(scores, scale, cap, CAP) * (1.0 if CAP else scale) - lse2[:, None]
+    x = x.reshape([ROWS, EIGHTS, 4, 2])
+    if CAREFUL:
+        TILE: gl.constexpr = x.type.layout
+        OF_LAST: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, TILE))
+        THREAD: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, TILE)))
+        OWN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, TILE)))
+        # One comparison, how far a key lies past the row's first: with a constant, by thread.
+        place = gl.convert_layout(place, gl.SliceLayout(1, OF_LAST))
+        low = gl.maximum(place - left, 0)
+        span = gl.minimum(place + right, length - 1) - low
+        low = gl.where(span < 0, 1 << 30, low) - start
+        thread = gl.arange(0, 4, THREAD)[None, None, :, None]
+        eight = gl.arange(0, EIGHTS, gl.SliceLayout(0, OF_LAST))[None, :, None, None]
+        own = gl.arange(0, 2, OWN)[None, None, None, :]
+        past = (8 * eight + own) - (low[:, None, None, None] - 2 * thread)
+        span = gl.maximum(span, 0).to(gl.uint32, bitcast=True)[:, None, None, None]
+        x = gl.where(past.to(gl.uint32, bitcast=True) <= span, x, NEVER)
+    return gl.exp2(x)
+
+
+@gluon.jit(do_not_specialize=NUMBERS)
+def masses_on_hopper(
+    q_at, k_at, lse_at, masses_at, bands_at, lengths_at, offsets_at,
+    heads, group, queries, keys, left, right, length, offset, scale, cap,
+    CAP: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
+    ROWS: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Σⱼ p inside a band and the row's own, as `masses_kernel`; a program has one of the bands."""
+    program, batch, band = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+    block, head = gl.cdiv(queries, ROWS) - 1 - program // heads, program % heads
+    offset, length = where_and_how_long(
+        batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
+    )
+    left = gl.minimum(left, gl.load(bands_at + 3 * band))
+    right = gl.minimum(right, gl.load(bands_at + 3 * band + 1))
+    length = gl.minimum(length, gl.load(bands_at + 3 * band + 2))
+    first, last = block * ROWS, gl.minimum(block * ROWS + ROWS, queries) - 1
+    low, plain_low, plain_high, high = keys_of(
+        first + offset, last + offset, left, right, length, KEYS
+    )
+    high = gl.maximum(up(high, KEYS), low)
+    plain_low = gl.minimum(plain_low, high)  # of rows that see nothing they lie behind
+    plain_high = gl.minimum(plain_high, high)
+
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
+    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
+    K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    q = gl.allocate_shared_memory(q_at.dtype, [ROWS, DIM], Q_TILE)
+    ks = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
+    here = gl.allocate_shared_memory(gl.int64, [STAGES + 1, 1], BARRIER)  # of q the last
+    for i in gl.static_range(STAGES + 1):
+        mbarrier.init(here.index(i), count=1)
+    fence_async_shared()
+    mbarrier.expect(here.index(STAGES), q_at.block_type.nbytes)
+    load_tile(q_at, [batch, head, first, 0], here.index(STAGES), q)
+    for i in gl.static_range(STAGES):
+        send(k_at, ks, here, i, batch, head // group, low + i * KEYS, high)
+
+    at = (batch * heads + head).to(gl.int64) * queries
+    row = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+    lse2 = lse_of_rows(lse_at + at, row, row < queries)
+    room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
+    total = gl.sum(gl.sum(room.reshape([ROWS, KEYS // 8, 4, 2]), 1), 2)  # a thread's, (row, 4)
+    mbarrier.wait(here.index(STAGES), 0)
+    for part in gl.static_range(3):  # keys that some rows see, all, and some
+        begin = low if part == 0 else plain_low if part == 1 else plain_high
+        for start in range(begin, plain_low if part == 0 else plain_high if part == 1 else high,
+                           KEYS):  # fmt: skip
+            stage = tile % STAGES
+            mbarrier.wait(here.index(stage), tile // STAGES & 1)
+            k = ks.index(stage).permute((1, 0))
+            soon = warpgroup_mma(q, k, room, use_acc=False, is_async=True)
+            scores = warpgroup_mma_wait(0, (soon,))
+            send(k_at, ks, here, stage, batch, head // group, start + STAGES * KEYS, high)
+            tile += 1
+            weights = weights_of(
+                scores, lse2, start, row + offset, left, right, length, scale, cap, part != 1, CAP
+            )
+            total += gl.sum(gl.sum(weights, 1), 2)
+    found = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
+    into = masses_at + band * gl.num_programs(1).to(gl.int64) * heads * queries + at
+    gl.store(into + row, found, mask=row < queries)
