@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import Partial, Problem, capability
+from .problem import Partial, Problem, capability, in_a_graph
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
@@ -21,6 +21,8 @@ def refuses(problem: Problem) -> str | None:
     """Why this kernel cannot answer, or None; of a problem without mask or with a causal one."""
     p = problem
     dim = p.query.shape[3]
+    if (reason := in_a_graph()) is not None:
+        return reason
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
     if capability(p.query.device) < (9, 0):
@@ -62,8 +64,8 @@ def gradients(
 
 
 def _with_rows(*tensors: Tensor) -> list[Tensor]:
-    """Each with its columns side by side."""
-    return [t if t.stride(-1) == 1 else t.contiguous() for t in tensors]
+    """Each with its columns side by side, and no two numbers in one place."""
+    return [t if t.stride(-1) == 1 and 0 not in t.stride() else t.contiguous() for t in tensors]
 
 
 class _NoGradient(torch.autograd.Function):

@@ -22,19 +22,13 @@ from ..masks import causal
 from ..positions import Alibi
 from . import cudnn, flash
 from .merge import add_sinks, merge, row_pull, sinks_gradient
-from .problem import Partial, Problem, exact, in_a_graph, is_mapped
+from .problem import Partial, Problem, exact, is_mapped
 
 ABOUT = "PyTorch's fused kernel: no mask or a causal one, a bias, sinks"
 
 
 def refuses(problem: Problem) -> str | None:
     """Why this backend cannot answer, or None."""
-    on_a_gpu = problem.query.device.type == "cuda"
-    return (in_a_graph() if on_a_gpu else None) or does_not_know(problem)
-
-
-def does_not_know(problem: Problem) -> str | None:
-    """What of the question PyTorch's kernels do not know, or None."""
     p = problem
     if p.query.device.type not in ("cpu", "meta", "cuda"):
         return f"it knows kernels for CPU and CUDA, and these tensors are on {p.query.device.type}"

@@ -98,7 +98,7 @@ def hesitates(problem: Problem) -> str | None:
 def rather(problem: Problem) -> str | None:
     """Why "auto" takes it where PyTorch's kernel could answer too, or None.
 
-    cuDNN makes a plan for each length it meets, which takes as long as a hundred calls. Training
+    cuDNN makes a plan for each length it meets, which takes as long as some hundred calls. Training
     meets few lengths, reading about as many as there are texts: there, plans are made for short
     texts, where its kernel is faster than ours, and for lengths that are round.
     """
@@ -138,7 +138,7 @@ def look(problem: Problem, asked: Asked) -> Told:
 
 def _cudnn_knows(problem: Problem) -> bool:
     """Whether cuDNN, which is faster, can take the way back where `out` alone is pulled at."""
-    return problem.query.device.type == "cuda" and sdpa.does_not_know(problem) is None
+    return problem.query.device.type == "cuda" and sdpa.refuses(problem) is None
 
 
 class _Fused(torch.autograd.Function):
