@@ -98,9 +98,12 @@ def observe(
             score = found.get(statistic.key)
             if isinstance(statistic, MaxScore) and isinstance(score, Tensor):
                 found[statistic.key] = score + moved
+    real = None  # 1 wherever something was seen, but for what a sink took
+    if problem.sinks is not None:
+        real = (row_lse != -torch.inf).to(row_lse.dtype) - sinks_weight(problem.sinks, row_lse)
     return Observation(
-        out, row_lse, found, backend=used, queries=chosen, real=_real(row_lse, problem.sinks),
-        asked=asked, whole_lse=whole, of_all_keys=lse is None, has_sinks=sinks is not None,
+        out, row_lse, found, backend=used, queries=chosen, asked=asked, whole_lse=whole,
+        of_all_keys=lse is None, has_sinks=sinks is not None, real=real,
     )  # fmt: skip
 
 
@@ -148,12 +151,6 @@ def asked_statistics(stats: Stats) -> tuple[Statistic, ...]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"two statistics are called {twice!r}; give one of them a name=.")
     return asked
-
-
-def _real(lse: Tensor, sinks: Tensor | None) -> Tensor:
-    """The weight of each row on real keys: 1, less what a sink took; 0 where nothing was seen."""
-    real = (lse != -torch.inf).to(lse.dtype)
-    return real if sinks is None else real - sinks_weight(sinks, lse)
 
 
 def _narrowed(view: View, needed: list[Mask | None]) -> View:

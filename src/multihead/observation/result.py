@@ -30,18 +30,23 @@ class Observation:
         *,
         backend: str,
         queries: Tensor,
-        real: Tensor,
         asked: tuple[Statistic, ...],
         whole_lse: Tensor,
         of_all_keys: bool = True,
         has_sinks: bool = False,
+        real: Tensor | None = None,
     ) -> None:
         self.out, self.lse, self.backend = out, lse, backend
         self.queries = queries  # which rows the statistics are of
-        self.real = real  # the weight on real keys, 1 but for what a sink took
+        self._real = real
         self.found, self.asked = found, asked
         # For merging: lse of every query, and what kind of shard this can be.
         self.whole_lse, self.of_all_keys, self.has_sinks = whole_lse, of_all_keys, has_sinks
+
+    @property
+    def real(self) -> Tensor:
+        """The weight of each row on real keys: 1, less what a sink took; 0 where it saw nothing."""
+        return (self.lse != -torch.inf).to(self.lse.dtype) if self._real is None else self._real
 
     def __getattr__(self, name: str):
         found = self.__dict__.get("found", {})
@@ -107,7 +112,7 @@ class Observation:
         found = {key: move(value) for key, value in self.found.items()}
         return Observation(
             move(self.out), move(self.lse), found, backend=self.backend, asked=self.asked,
-            queries=move(self.queries), real=move(self.real), whole_lse=move(self.whole_lse),
+            queries=move(self.queries), real=move(self._real), whole_lse=move(self.whole_lse),
             of_all_keys=self.of_all_keys, has_sinks=self.has_sinks,
         )  # fmt: skip
 
