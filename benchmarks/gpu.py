@@ -168,6 +168,7 @@ def growing_row(decoding: bool, steps: int = 16) -> dict:
     return row
 
 
+PARTS = ("record", "forward", "backward", "decode", "growing", "odd", "choice")
 ODD = [(4, 1001), (4, 3001), (4, 5001), (1, 5001), (1, 20001), (1, 65501)]  # batch, tokens
 
 
@@ -253,9 +254,7 @@ def record_row(tokens: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--part", help="only this: record, forward, backward, decode, growing, odd or choice"
-    )
+    parser.add_argument("--part", choices=PARTS, help="only this")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
     shapes = SHAPES[:1] if asked.quick else SHAPES

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import multihead as mh
-from multihead.attention import fused
+from multihead.attention import flex, fused
 from multihead.attention.problem import _capability, in_an_export
 
 pytest.importorskip("triton")
@@ -26,12 +26,11 @@ def on(monkeypatch):
         remembers.cache_clear()
 
 
-def chosen(
-    queries: int, keys: int, mask=None, *, dim: int = 128, grad: bool = False, **more
-) -> str:
+def chosen(queries, keys, mask=None, *, batch=1, dim=128, grad=False, **more) -> str:
+    made = {"device": "cuda:0", "dtype": torch.bfloat16, "requires_grad": grad}
     with FakeTensorMode():
         q, k, v = (
-            torch.empty(1, heads, n, dim, device="cuda:0", dtype=torch.bfloat16, requires_grad=grad)
+            torch.empty(batch, heads, n, dim, **made)
             for heads, n in ((4, queries), (2, keys), (2, keys))
         )
         return mh.explain_choice(q, k, v, mask=mask, **more).backend
@@ -43,16 +42,26 @@ def test_a_plain_question_goes_to_pytorch(on):
     assert chosen(8192, 16384) == "sdpa"
     assert chosen(197, 197) == "sdpa"
     assert chosen(4096, 4096, mh.causal() & mh.window(9)) == "fused"
-    assert chosen(1, 4097, mh.causal()) == "fused"
+    assert chosen(3001, 3001) == "sdpa"
+    assert chosen(70, 200) == "sdpa"
 
 
-@pytest.mark.parametrize("lengths", [(5000, 5000), (4096, 5000), (5000, 4096)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 4097), (2, 5001), (32, 129), (32, 4096)])
+def test_a_few_queries_over_a_cache_that_grows(on, queries, keys):
+    on(9, 0)
+    assert chosen(queries, keys) == "fused"
+    on(10, 0)
+    assert chosen(queries, keys) == "fused"
+
+
+@pytest.mark.parametrize("lengths", [(5000, 5000), (4096, 5000), (300, 5000), (5000, 512)])
 def test_lengths_that_are_not_round_go_to_our_kernels_without_gradients(on, lengths):
     on(9, 0)
     assert chosen(*lengths) == "fused"
     assert chosen(*lengths, grad=True) == "sdpa"
     assert chosen(*lengths, backend="sdpa") == "sdpa"
-    assert chosen(*lengths, dim=32) == "sdpa"  # no kernel of ours is as fast there
+    for dim in (32, 80):  # no kernel of ours is laid out for these
+        assert chosen(*lengths, dim=dim) == "sdpa"
     on(10, 0)
     assert chosen(*lengths) == "sdpa"
     on(8, 0)
@@ -68,6 +77,22 @@ def test_where_our_kernels_cannot_run_pytorch_answers_at_any_length(on, monkeypa
 
     monkeypatch.setattr(fused.importlib.util, "find_spec", without)
     assert chosen(5000, 5000) == "sdpa"
+
+
+def test_an_exported_graph_is_left_to_what_runs_anywhere(on, monkeypatch):
+    on(9, 0)
+    monkeypatch.setattr(fused, "in_an_export", lambda: "exported")
+    monkeypatch.setattr(fused.cudnn, "in_a_graph", lambda: "in a graph")
+    monkeypatch.setattr(flex, "in_a_graph", lambda: "in a graph")
+    assert chosen(4096, 4096, mh.causal()) == "tiled"
+    monkeypatch.setattr(fused, "in_an_export", lambda: None)
+    assert chosen(4096, 4096, mh.causal()) == "fused"
+
+
+def test_more_texts_than_a_grid_has_room_for(on):
+    on(9, 0)
+    assert chosen(32, 32, mh.window(3), batch=70_000) != "fused"
+    assert chosen(32, 32, mh.window(3), batch=65_535) == "fused"
 
 
 def test_an_exported_graph_is_told_from_a_compiled_one():

@@ -1,17 +1,19 @@
 """Our kernels by the numerics rule: on a GPU, and without one under Triton's interpreter."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 import zoo
 from kernels import CASES, DEVICE, DTYPES, problem
 from oracle import assert_by_the_rule, gold, results
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import multihead as mh
 from multihead.attention import dense, fused
 from multihead.attention.band import Band, band_of
-from multihead.attention.fused import operators
+from multihead.attention.fused import operators, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of NaN, numpy's
 
@@ -268,14 +270,17 @@ def test_in_a_compiled_graph(name, dynamic, grad, monkeypatch):
     monkeypatch.setattr(launch, "forward", lambda *given: launched.append(1) or forward(*given))
 
     def ask(query, key, value):
-        given = {"mask": p.mask, "softcap": p.softcap, "offset": p.offset, "scale": p.scale}
+        offset = p.offset if isinstance(p.offset, torch.Tensor) else None  # follows from sizes
+        given = {"mask": p.mask, "softcap": p.softcap, "offset": offset, "scale": p.scale}
         backend = "auto" if DEVICE == "cuda" else "fused"
         return mh.attend(query, key, value, **given, backend=backend)
 
     torch._dynamo.reset()
-    compiled = torch.compile(ask, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    for fewer in (0, 3):
-        q = p.query[:, :, fewer:].detach().requires_grad_(grad)
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(ask, fullgraph=True, backend=counted, dynamic=dynamic)
+    for fewer in (0, 3, 4, 5, 6):
+        q = p.query[:, :, fewer:].detach().clone(memory_format=torch.contiguous_format)
+        q.requires_grad_(grad)
         k, v = (t.detach().requires_grad_(grad) for t in (p.key, p.value))
         launched.clear()
         found = compiled(q, k, v)
@@ -286,3 +291,49 @@ def test_in_a_compiled_graph(name, dynamic, grad, monkeypatch):
             pull = torch.randn_like(found)
             one, two = (torch.autograd.grad(out, (q, k, v), pull) for out in (found, expected))
             torch.testing.assert_close(one, two, rtol=0, atol=2e-2)
+    assert not dynamic or counted.frame_count <= 3  # at first, sizes that are equal stay so
+
+
+def test_keys_that_are_values_too_in_a_graph():
+    q = torch.randn(1, 2, 20, 16, device=DEVICE).half().requires_grad_()
+
+    def ask(q):
+        return mh.attend(q, q, q, mask=mh.causal(), backend="fused")
+
+    torch._dynamo.reset()
+    found, expected = torch.compile(ask, fullgraph=True, backend="aot_eager")(q), ask(q)
+    one, two = (torch.autograd.grad(out.sum(), q) for out in (found, expected))
+    torch.testing.assert_close(one, two, rtol=0, atol=2e-2)
+
+
+def test_on_the_gpu_of_the_question(monkeypatch):
+    """Triton launches on the current one."""
+    at, went = [0], []
+
+    class There:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            at.append(self.device.index)
+
+        def __exit__(self, *_):
+            at.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[-1])
+    monkeypatch.setattr(torch.cuda, "device", There)
+    launches = tensors.on_its_device(lambda first: went.append(at[-1]))
+    for device in ("cuda:0", "cuda:1", "cpu"):
+        tensor = SimpleNamespace(device=torch.device(device))
+        launches(tensor)
+        launches(SimpleNamespace(query=tensor))
+    assert went == [0, 0, 1, 1, 0, 0]
+    assert at == [0]
+
+
+def test_cudnn_gets_no_two_numbers_in_one_place():
+    one = torch.zeros(2, 1, 5, 8)
+    given = (one, one.expand(2, 3, 5, 8), one.transpose(2, 3))
+    found = fused.cudnn._with_rows(*given)
+    assert found[0] is one
+    assert all(t.stride(-1) == 1 and 0 not in t.stride() for t in found)

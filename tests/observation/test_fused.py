@@ -170,3 +170,15 @@ def test_a_statistic_that_is_wrong_is_noticed():
     wrong = look(p, (entropy,), "fused").found["entropy"].cpu() + 1e-3
     with pytest.raises(AssertionError):
         close(wrong, expected(entropy, p), "entropy", slack(entropy, p))
+
+
+def test_a_mass_inside_a_compiled_function():
+    p, stats = problem("causal"), ("entropy", mh.mass(mh.offset(-1)), mh.mass(mh.prefix(2)))
+
+    def ask(query):
+        seen = mh.observe(query, p.key, p.value, mask=p.mask, stats=stats, backend="fused")
+        return seen.out, seen.entropy, seen["mass:offset(-1)"], seen["mass:prefix(2)"]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(ask, backend="aot_eager")
+    torch.testing.assert_close(compiled(p.query), ask(p.query), rtol=0, atol=1e-4)

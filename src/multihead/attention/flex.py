@@ -82,7 +82,10 @@ def run(problem: Problem) -> Partial:
 def _kernel() -> Callable:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    def ours(*given, **asked):  # kinds are counted by function, and this one is nobody else's
+        return flex_attention(*given, **asked)
+
+    return torch.compile(ours)
 
 
 # ---- masks and biases, a place at a time --------------------------------------------------------

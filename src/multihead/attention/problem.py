@@ -157,6 +157,9 @@ def pose(
     check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
     check_shapes(query, key, value)
+    if torch.compiler.is_compiling():  # a graph takes no tensor twice in one differentiable step
+        key = key.view_as(key) if key is query else key
+        value = value.view_as(value) if value is query or value is key else value
     queries, keys, dim = query.shape[2], key.shape[2], query.shape[3]
     return Problem(
         query=query,

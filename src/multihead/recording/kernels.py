@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.fused.again import launch
-from ..attention.fused.tensors import blocks, width
+from ..attention.fused.tensors import blocks, on_its_device, width
 
 _WIDEST = 128  # of a head: its square must fit beside the rows
 _AT_ONCE = 4096  # words that are looked at together
@@ -62,6 +62,7 @@ def _copies_kernel(
         )  # fmt: skip
 
 
+@on_its_device
 def copies(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Copies of query and key, laid as they lie, and ‖v‖; None where numbers lie apart."""
     to_query, to_key = torch.empty_like(query), torch.empty_like(key)
@@ -99,6 +100,7 @@ def _nats_kernel(logits_at, targets_at, nats_at, words, row_step, AT_ONCE: tl.co
     tl.store(nats_at + row, tl.log(total) + top - own)
 
 
+@on_its_device
 def nats(logits: Tensor, targets: Tensor) -> Tensor:
     """−ln softmax at the targets, a number a row; logits (row, words), side by side."""
     found = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
@@ -146,6 +148,7 @@ def _norms_kernel(
         tl.store(norms_at + rows, norm, mask=rows < tokens)
 
 
+@on_its_device
 def norms(value: Tensor, weight: Tensor) -> Tensor | None:
     """‖v W‖ = √(v (W Wᵀ) vᵀ) of each key and query head; None where a head is too wide.
 

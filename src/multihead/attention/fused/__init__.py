@@ -24,6 +24,7 @@ from .question import Asked, Pulls, Question, Told, question_of
 ABOUT = "our kernels: runs of keys (causal, window, offset, prefix, padding), softcap, sinks"
 _WIDEST = 256
 _LONG, _LOT = 4096, 128  # tokens
+_TEXTS = 65535  # at a time: an axis of a grid of programs has no more
 
 
 def refuses(problem: Problem) -> str | None:
@@ -37,8 +38,8 @@ def refuses(problem: Problem) -> str | None:
         return "Triton's interpreter, which runs the kernels here, knows no bfloat16; float16 does"
     if max(p.query.shape[3], p.value.shape[3]) > _WIDEST:
         return f"the kernels take heads of up to {_WIDEST} numbers"
-    if p.query.shape[0] == 0:
-        return "the kernels do not take an empty batch"
+    if not 0 < p.query.shape[0] <= _TEXTS:
+        return f"the kernels do not take an empty batch, nor one of more than {_TEXTS:,}"
     if p.scale <= 0:
         return (
             "the kernels look for the largest score before they scale, which needs a scale above 0"
@@ -100,17 +101,18 @@ def rather(problem: Problem) -> str | None:
 
     cuDNN makes a plan for each length it meets, which takes as long as some hundred calls. Training
     meets few lengths, reading about as many as there are texts: there, plans are made for short
-    texts, where its kernel is faster than ours, and for lengths that are round.
+    texts, where its kernel is the faster for most, and for lengths that are round; and none for a
+    few queries over a cache, which grows.
     """
     p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
-    if p.query.device.type != "cuda" or p.differentiable or min(lengths) < _LONG:
+    if p.query.device.type != "cuda" or p.differentiable or refuses(p) is not None:
         return None
-    if all(n % _LOT == 0 for n in lengths) or refuses(p) is not None:
-        return None
-    from .launch import hopper_takes
-    from .tensors import width
+    from .launch import decodes, hopper_takes
 
-    if not hopper_takes(p.query.device, width(p.query.shape[3])):
+    often_new = max(lengths) >= _LONG and any(n % _LOT for n in lengths)
+    if not decodes(p.group, *lengths) and not (
+        often_new and hopper_takes(p.query.device, p.query.shape[3])
+    ):
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
 

@@ -19,7 +19,16 @@ from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
 from .masses import masses_kernel
 from .question import Asked, Pulls, Question, Sizes, Told
-from .tensors import blocks, empty_like_rows, numbers_of, plain, rows_of, tiles_of, width
+from .tensors import (
+    blocks,
+    empty_like_rows,
+    numbers_of,
+    on_its_device,
+    plain,
+    rows_of,
+    tiles_of,
+    width,
+)
 
 # On Hopper, by the width of a head and whether each row sees about half of the keys. Measured on an
 # H200 with benchmarks/gpu.py; the first whose width is enough.
@@ -79,10 +88,15 @@ def sweep_sizes(device: torch.device, dim: int) -> Sizes:
     return next(s for wide, s in table.items() if dim <= wide)
 
 
+def decodes(group: int, queries: int, keys: int) -> bool:
+    """Whether so few rows see so many keys that these are shared out."""
+    return group * queries <= _FEW_ROWS and keys > 2 * _FEW_ROWS
+
+
+@on_its_device
 def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
     """out, lse and what was asked, by whichever kernel fits."""
-    few = question.group * question.query.shape[2] <= _FEW_ROWS
-    if few and tile is None and question.key.shape[2] > 2 * _FEW_ROWS:
+    if tile is None and decodes(question.group, question.query.shape[2], question.key.shape[2]):
         return _decode(question, asked)
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
@@ -177,6 +191,7 @@ def _decode(question: Question, asked: Asked) -> Told:
     return told._replace(masses=masses(question, told.lse, asked.masses)) if asked.masses else told
 
 
+@on_its_device
 def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     """The weight of each row inside each band, given lse, (band, batch, heads, query)."""
     q, k = plain(question.query), plain(question.key)
@@ -203,6 +218,7 @@ def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     return found
 
 
+@on_its_device
 def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) -> tuple[Tensor, ...]:
     """Gradients of query, key and value."""
     q, k, v, do = (plain(t) for t in (*question.tensors, grad_out))

@@ -5,12 +5,30 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..band import Band
+
+_Launch = TypeVar("_Launch", bound=Callable)
+
+
+def on_its_device(launches: _Launch) -> _Launch:
+    """On the GPU of the question or tensor that comes first: Triton takes the current one."""
+
+    @functools.wraps(launches)
+    def there(first, *more, **named):
+        device = getattr(first, "query", first).device
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
+            return launches(first, *more, **named)
+        with torch.cuda.device(device):
+            return launches(first, *more, **named)
+
+    return there  # type: ignore[return-value]
 
 
 def width(dim: int) -> int:

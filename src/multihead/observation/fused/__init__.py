@@ -76,18 +76,19 @@ def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "
         mass.mask.check(batch, heads, queries, problem.key.shape[2])
     with without_autocast(problem.query.device.type):
         told = fused.look(problem, plan.asked)
-    found = {s.key: _one(s, told, plan.masses) for s in plan.told_of}
+    places = {mass.key: place for place, mass in enumerate(plan.masses)}
+    found = {s.key: _one(s, told, places) for s in plan.told_of}
     return Looked(used, told.out, told.lse, found)
 
 
-def _one(statistic: Statistic, told: Told, masses: list[Mass]) -> Tensor:
+def _one(statistic: Statistic, told: Told, places: dict[str, int]) -> Tensor:
     match statistic:
         case Effective():
             assert told.entropy is not None
             return told.entropy.exp().masked_fill(told.lse.detach() == -math.inf, 0.0)
         case Mass():
             assert told.masses is not None
-            return told.masses[masses.index(statistic)]
+            return told.masses[places[statistic.key]]
         case MaxScore():  # lse + ln peak; a row on a sink alone has none
             assert told.peak is not None
             score = told.lse.detach() + told.peak.log()

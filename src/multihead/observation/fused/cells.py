@@ -23,7 +23,15 @@ from ...attention.band import FAR
 from ...attention.fused.again import launch
 from ...attention.fused.launch import INTERPRETED, hopper_takes, pointers_of
 from ...attention.fused.question import Question
-from ...attention.fused.tensors import blocks, on_device, plain, rows_of, tiles_of, width
+from ...attention.fused.tensors import (
+    blocks,
+    on_device,
+    on_its_device,
+    plain,
+    rows_of,
+    tiles_of,
+    width,
+)
 from ...attention.fused.tile import (
     NEVER,
     NUMBERS,
@@ -184,6 +192,7 @@ def together_kernel(
         tl.store(largest_at + row * cells + cell, largest, mask=cell < cells)
 
 
+@on_its_device
 def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[Tensor, Tensor]:
     """The sum and the largest weight of each cell, (batch, heads, cells, cells)."""
     q, k = plain(question.query), plain(question.key)

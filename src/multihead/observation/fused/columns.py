@@ -18,7 +18,7 @@ from torch import Tensor
 from ...attention.fused.again import launch
 from ...attention.fused.launch import hopper_takes, pointers_of, sweep_sizes
 from ...attention.fused.question import Question
-from ...attention.fused.tensors import blocks, plain, rows_of, tiles_of, width
+from ...attention.fused.tensors import blocks, on_its_device, plain, rows_of, tiles_of, width
 from ...attention.fused.tile import (
     NEVER,
     NUMBERS,
@@ -81,6 +81,7 @@ def received_kernel(
     tl.store(received_at + at, total, mask=here < keys)
 
 
+@on_its_device
 def received(question: Question, lse: Tensor) -> Tensor:
     """Σᵢ pᵢⱼ, (batch, heads, key)."""
     q, k = plain(question.query), plain(question.key)
