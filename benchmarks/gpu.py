@@ -168,7 +168,6 @@ def growing_row(decoding: bool, steps: int = 16) -> dict:
     return row
 
 
-PARTS = ("record", "forward", "backward", "decode", "growing", "odd", "choice")
 ODD = [(4, 1001), (4, 3001), (4, 5001), (1, 5001), (1, 20001), (1, 65501)]  # batch, tokens
 
 
@@ -251,15 +250,9 @@ def record_row(tokens: int) -> dict:
     return {"parameters": size, "tokens": tokens, **told}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", choices=PARTS, help="only this")
-    parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
-    asked = parser.parse_args()
-    shapes = SHAPES[:1] if asked.quick else SHAPES
+def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[dict]]]:
     kinds = [(dim, causal) for dim in (64, 128) for causal in (False, True)]
-    parts: dict[str, Callable[[], list[dict]]] = {
+    return {
         "record": lambda: [told(record_row(8192))],
         "forward": lambda: [told(forward_row(*s, *k)) for s in shapes for k in kinds],
         "backward": lambda: [told(backward_row(*s, *k)) for s in shapes for k in kinds],
@@ -275,6 +268,15 @@ def main() -> None:
             for name in CHOICES
         ],
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part", choices=parts_of(SHAPES), help="only this")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
+    asked = parser.parse_args()
+    parts = parts_of(SHAPES[:1] if asked.quick else SHAPES)
     found: dict = json.loads(asked.out.read_text()) if asked.part and asked.out.exists() else {}
     for name, part in parts.items():
         if asked.part in (None, name):

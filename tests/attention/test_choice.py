@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import multihead as mh
 from multihead.attention import flex, fused
-from multihead.attention.problem import _capability, in_an_export
+from multihead.attention.problem import capability, in_an_export
 
 pytest.importorskip("triton")
 
@@ -17,12 +17,12 @@ def on(monkeypatch):
 
     def gpu(*numbers: int) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: numbers)
-        for remembers in (fused._remembered, _capability):
+        for remembers in (fused._machine, capability):
             remembers.cache_clear()
 
     yield gpu
     monkeypatch.undo()
-    for remembers in (fused._remembered, _capability):
+    for remembers in (fused._machine, capability):
         remembers.cache_clear()
 
 

@@ -176,12 +176,12 @@ def test_offsets_beyond_all_keys_are_no_farther_than_32_bits_count(mask):
 
 def test_without_an_interpreter_it_wants_a_gpu(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    fused._remembered.cache_clear()
+    fused._machine.cache_clear()
     assert (
         fused._machine(torch.device("cpu"))
         == "the kernels need a GPU, and these tensors are on cpu"
     )
-    fused._remembered.cache_clear()
+    fused._machine.cache_clear()
 
 
 CHANGES = {

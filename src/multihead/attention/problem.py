@@ -104,6 +104,14 @@ def constant(function: _Function) -> _Function:
     return function
 
 
+def remembered(function: _Function) -> _Function:
+    """Worked out once for each argument, and a constant to a compiler, which looks into caches."""
+    known = functools.cache(function)
+    told = constant(functools.wraps(function)(lambda *given: known(*given)))
+    told.cache_clear = known.cache_clear  # pyright: ignore[reportAttributeAccessIssue]
+    return told  # pyright: ignore[reportReturnType]
+
+
 def in_a_graph() -> str | None:
     """Why what is no operator leaves a compiled graph to those that are."""
     compiling = torch.compiler.is_compiling()
@@ -117,14 +125,9 @@ def in_an_export() -> str | None:
     return "in an exported graph the tiled operator answers" if exporting else None
 
 
-@constant  # a compiler would trace through what is remembered
+@remembered
 def capability(device: torch.device) -> tuple[int, int]:
     """Of a GPU: which generation it is."""
-    return _capability(device)
-
-
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 

@@ -6,7 +6,6 @@ without it have the other backends.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 
@@ -17,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from .. import cudnn, sdpa
 from ..band import FAR, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
-from ..problem import Partial, Problem, capability, constant, in_an_export
+from ..problem import Partial, Problem, capability, in_an_export, remembered
 from . import operators
 from .question import Asked, Pulls, Question, Told, question_of
 
@@ -69,14 +68,9 @@ def _needs_a_gpu(kind: str) -> str:
     return f"the kernels need a GPU, and these tensors are on {kind}"
 
 
-@constant
+@remembered
 def _machine(device: torch.device) -> str | None:
     """Why kernels do not run on this device, or None."""
-    return _remembered(device)
-
-
-@functools.cache
-def _remembered(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
@@ -109,10 +103,10 @@ def rather(problem: Problem) -> str | None:
         return None
     from .launch import decodes, hopper_takes
 
+    if decodes(p.group, *lengths):
+        return "cuDNN would plan for every length of a cache that grows"
     often_new = max(lengths) >= _LONG and any(n % _LOT for n in lengths)
-    if not decodes(p.group, *lengths) and not (
-        often_new and hopper_takes(p.query.device, p.query.shape[3])
-    ):
+    if not often_new or not hopper_takes(p.query.device, p.query.shape[3]):
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
 

@@ -36,6 +36,31 @@ def send(at, ring, here, stage, batch, head, start, end):
 
 
 @gluon.jit
+def set_out(
+    own_at, tiles_at, batch, own_head, head, first, low, high,
+    OWN: gl.constexpr, ROWS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """A program's own rows and the first tiles of its ring on their way, and where they arrive.
+
+    In `here` each stage of the ring has its barrier, and what is the program's own the last.
+    """
+    OWN_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([OWN, DIM], own_at.dtype)
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], own_at.dtype)
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    own = gl.allocate_shared_memory(own_at.dtype, [OWN, DIM], OWN_TILE)
+    ring = gl.allocate_shared_memory(own_at.dtype, [STAGES, ROWS, DIM], TILE)
+    here = gl.allocate_shared_memory(gl.int64, [STAGES + 1, 1], BARRIER)
+    for i in gl.static_range(STAGES + 1):
+        mbarrier.init(here.index(i), count=1)
+    fence_async_shared()
+    mbarrier.expect(here.index(STAGES), own_at.block_type.nbytes)
+    load_tile(own_at, [batch, own_head, first, 0], here.index(STAGES), own)
+    for i in gl.static_range(STAGES):
+        send(tiles_at, ring, here, i, batch, head, low + i * ROWS, high)
+    return own, ring, here
+
+
+@gluon.jit
 def weights_of(
     scores, lse2, start, place, left, right, length, scale, cap,
     CAREFUL: gl.constexpr, CAP: gl.constexpr,
@@ -89,19 +114,9 @@ def masses_on_hopper(
     plain_high = gl.minimum(plain_high, high)
 
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
-    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
-    K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    q = gl.allocate_shared_memory(q_at.dtype, [ROWS, DIM], Q_TILE)
-    ks = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
-    here = gl.allocate_shared_memory(gl.int64, [STAGES + 1, 1], BARRIER)  # of q the last
-    for i in gl.static_range(STAGES + 1):
-        mbarrier.init(here.index(i), count=1)
-    fence_async_shared()
-    mbarrier.expect(here.index(STAGES), q_at.block_type.nbytes)
-    load_tile(q_at, [batch, head, first, 0], here.index(STAGES), q)
-    for i in gl.static_range(STAGES):
-        send(k_at, ks, here, i, batch, head // group, low + i * KEYS, high)
+    q, ks, here = set_out(
+        q_at, k_at, batch, head, head // group, first, low, high, ROWS, KEYS, DIM, STAGES
+    )
 
     at = (batch * heads + head).to(gl.int64) * queries
     row = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))

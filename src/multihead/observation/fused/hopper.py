@@ -9,14 +9,12 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from ...attention.fused.hopper import load_tile
-from ...attention.fused.hopper_sweep import send, weights_of
+from ...attention.fused.hopper_sweep import send, set_out, weights_of
 from ...attention.fused.tile import (
     NUMBERS,
     lse_of_rows,
@@ -75,19 +73,9 @@ def cells_on_hopper(
 
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [ROWS // 16, 1], [16, KEYS, 16])
     CELLS: gl.constexpr = 1 if WIDTH > KEYS else KEYS // WIDTH  # of a tile
-    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
-    K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    q = gl.allocate_shared_memory(q_at.dtype, [ROWS, DIM], Q_TILE)
-    ks = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
-    here = gl.allocate_shared_memory(gl.int64, [STAGES + 1, 1], BARRIER)  # of q the last
-    for i in gl.static_range(STAGES + 1):
-        mbarrier.init(here.index(i), count=1)
-    fence_async_shared()
-    mbarrier.expect(here.index(STAGES), q_at.block_type.nbytes)
-    load_tile(q_at, [batch, head, first, 0], here.index(STAGES), q)
-    for i in gl.static_range(STAGES):
-        send(k_at, ks, here, i, batch, head // group, low + i * KEYS, high)
+    q, ks, here = set_out(
+        q_at, k_at, batch, head, head // group, first, low, high, ROWS, KEYS, DIM, STAGES
+    )
 
     at = (batch * heads + head).to(gl.int64)
     parts = queries // PART
@@ -142,19 +130,9 @@ def received_on_hopper(
 
     # Groups of four warps side by side, each with 64 keys: rows that arrive serve them all.
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, KEYS // 64], [16, 64, 16])
-    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], q_at.dtype)
-    K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    k = gl.allocate_shared_memory(q_at.dtype, [KEYS, DIM], K_TILE)
-    qs = gl.allocate_shared_memory(q_at.dtype, [STAGES, ROWS, DIM], Q_TILE)
-    here = gl.allocate_shared_memory(gl.int64, [STAGES + 1, 1], BARRIER)  # of k the last
-    for i in gl.static_range(STAGES + 1):
-        mbarrier.init(here.index(i), count=1)
-    fence_async_shared()
-    mbarrier.expect(here.index(STAGES), k_at.block_type.nbytes)
-    load_tile(k_at, [batch, head // group, first, 0], here.index(STAGES), k)
-    for i in gl.static_range(STAGES):
-        send(q_at, qs, here, i, batch, head, low + i * ROWS, high)
+    k, qs, here = set_out(
+        k_at, q_at, batch, head // group, head, first, low, high, KEYS, ROWS, DIM, STAGES
+    )
 
     at = (batch * heads + head).to(gl.int64)
     down = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
