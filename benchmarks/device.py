@@ -13,11 +13,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import multihead as mh
+from multihead.attention.fused.question import Asked
+from multihead.attention.problem import Problem, pose
+
 SDPA = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
+OBSERVING = Asked(entropy=True, distance=True, peak=True)
 Calls = dict[str, Callable[[], object]]
 flex = torch.compile(flex_attention, dynamic=False)
 torch._dynamo.config.recompile_limit = 256  # beyond, it would build the whole matrix
@@ -107,3 +112,28 @@ def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor
         scores.masked_fill_(torch.ones_like(scores[0, 0], dtype=torch.bool).triu_(1), -torch.inf)
     weights = scores.softmax(-1)
     return weights.to(q.dtype) @ v, -torch.special.xlogy(weights, weights).sum(-1)
+
+
+def mask_of(causal: bool) -> mh.masks.Mask | None:
+    return mh.causal() if causal else None
+
+
+def problem(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Problem:
+    return pose(q, k, v, mask=mask_of(causal), bias=None, scale=None, softcap=None, sinks=None,
+                dropout=0.0, offset=None)  # fmt: skip
+
+
+def with_backward(
+    forwards: dict[str, Callable[[], Tensor | tuple]], tensors: list[Tensor]
+) -> Calls:
+    """The same calls, and the gradients of what they give: out, or out and the entropy."""
+    pull = torch.randn_like(tensors[0])
+
+    def both(call: Callable[[], Tensor | tuple]) -> None:
+        made = call()
+        if isinstance(made, Tensor):
+            torch.autograd.grad(made, tensors, pull)
+        else:
+            torch.autograd.grad(made, tensors, (pull, torch.ones_like(made[1])))
+
+    return {name: lambda call=call: both(call) for name, call in forwards.items()}

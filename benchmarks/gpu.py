@@ -1,7 +1,7 @@
 """Attention and looking on a GPU: ours beside every backend of SDPA, FlexAttention and eager.
 
     python benchmarks/gpu.py                       some minutes; writes results/gpu.json
-    python benchmarks/gpu.py --part forward        or record, backward, decode, growing, odd, choice
+    python benchmarks/gpu.py --part forward        or record, backward, decode, and choices.py's
     python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
@@ -13,15 +13,15 @@ growing lengths come one after the other, and are timed by the host's clock.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import choices
 import torch
 from device import (
+    OBSERVING,
     SDPA,
     Calls,
     blocks_of,
@@ -29,9 +29,11 @@ from device import (
     eager,
     flex,
     memory_beyond,
+    problem,
     sdpa,
     that_answer,
     timed,
+    with_backward,
 )
 from measure import RESULTS, machine
 from tables.gpu import fastest
@@ -41,25 +43,14 @@ import multihead as mh
 from multihead.attention import fused
 from multihead.attention.band import Band
 from multihead.attention.fused.launch import masses
-from multihead.attention.fused.question import Asked, question_of
-from multihead.attention.problem import pose
+from multihead.attention.fused.question import question_of
 from multihead.observation.fused.cells import cells_of
 from multihead.observation.fused.columns import received
 from multihead.observation.statistics.heatmap import cell_edges
 
 STATS = ("entropy", "distance", "peak")
-OBSERVING = Asked(entropy=True, distance=True, peak=True)
 SHAPES = [(4, 16, 4096), (1, 16, 16384), (1, 16, 65536)]
 EAGER_TO, EAGER_BACK_TO = 16384, 4096  # its maps do not fit beyond
-
-
-def mask_of(causal: bool) -> mh.masks.Mask | None:
-    return mh.causal() if causal else None
-
-
-def problem(q: Tensor, k: Tensor, v: Tensor, causal: bool):
-    return pose(q, k, v, mask=mask_of(causal), bias=None, scale=None, softcap=None, sinks=None,
-                dropout=0.0, offset=None)  # fmt: skip
 
 
 def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
@@ -105,22 +96,6 @@ def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) ->
     return row | timed(with_backward(forwards, tensors), least=5)
 
 
-def with_backward(
-    forwards: dict[str, Callable[[], Tensor | tuple]], tensors: list[Tensor]
-) -> Calls:
-    """The same calls, and the gradients of what they give: out, or out and the entropy."""
-    pull = torch.randn_like(tensors[0])
-
-    def both(call: Callable[[], Tensor | tuple]) -> None:
-        made = call()
-        if isinstance(made, Tensor):
-            torch.autograd.grad(made, tensors, pull)
-        else:
-            torch.autograd.grad(made, tensors, (pull, torch.ones_like(made[1])))
-
-    return {name: lambda call=call: both(call) for name, call in forwards.items()}
-
-
 def decode_row(batch: int, tokens: int, dim: int) -> dict:
     """One query of 32 heads over a cache of 8: a step of a model of today."""
     q = torch.randn(batch, 32, 1, dim, device="cuda", dtype=torch.bfloat16)
@@ -136,78 +111,6 @@ def decode_row(batch: int, tokens: int, dim: int) -> dict:
         "observing": lambda: fused.look(p, OBSERVING),
     }
     return row | timed(that_answer(calls))
-
-
-def growing_row(decoding: bool, steps: int = 16) -> dict:
-    """What a call takes, the host's part too, where none is as long as one before: milliseconds."""
-    queries, longest, causal = 1 if decoding else 5120, 5120, mh.causal()
-    q = torch.randn(1, 32, queries, 128, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(1, 8, longest, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-    more = {"enable_gqa": True, "is_causal": not decoding}
-    calls: dict[str, Callable[..., object]] = {
-        name: lambda *given, name=name: sdpa(name, *given, **more) for name in SDPA
-    }
-    calls |= {
-        "attend": lambda *given: mh.attend(*given, mask=causal),
-        "plain": lambda *given: fused.run(problem(*given, True)),
-        "observing": lambda *given: fused.look(problem(*given, True), OBSERVING),
-    }
-    row: dict = {"decoding": decoding}
-    for place, (name, call) in enumerate(calls.items()):
-        lengths = [4096 + place + len(calls) * i for i in range(steps + 3)]
-        given = [(q[:, :, -n:], k[:, :, :n], v[:, :, :n]) for n in lengths]
-        with contextlib.suppress(RuntimeError, ValueError):  # one knows no grouped heads
-            for some in given[:3]:  # compiled, where a length does not count
-                call(*some)
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for some in given[3:]:
-                call(*some)
-            torch.cuda.synchronize()
-            row[name] = (time.perf_counter() - begin) / steps * 1e3
-    return row
-
-
-ODD = [(4, 1001), (4, 3001), (4, 5001), (1, 5001), (1, 20001), (1, 65501)]  # batch, tokens
-
-
-def odd_row(batch: int, tokens: int, dim: int, causal: bool) -> dict:
-    """A length that is not round, met often: cuDNN with its plan made, and ours."""
-    q, k, v = drawn(batch, 16, tokens, dim)
-    calls: Calls = {
-        name: lambda backend=backend: mh.attend(q, k, v, mask=mask_of(causal), backend=backend)
-        for name, backend in {"attend": "auto", "cuDNN": "sdpa", "plain": "fused"}.items()
-    }
-    calls["flash"] = lambda: sdpa("flash", q, k, v, is_causal=causal)
-    return {"batch": batch, "tokens": tokens, "dim": dim, "causal": causal, **timed(calls)}
-
-
-CHOICES: dict[str, dict] = {
-    "window of 1,024": {"mask": mh.causal() & mh.window(1024)},
-    "softcap": {"mask": mh.causal(), "softcap": 30.0},
-    "sinks": {"mask": mh.causal(), "sinks": True},
-    "padding": {"mask": mh.causal() & mh.padding([4096, 3000, 2000, 1000])},
-    "the last quarter": {"mask": mh.causal(), "queries": 1024},
-    "four heads to one": {"mask": mh.causal(), "kv_heads": 4},
-}
-
-
-def choice_row(name: str, dim: int, back: bool) -> dict:
-    """What `attend` takes where SDPA does not know the question, and what it would take without."""
-    asked = dict(CHOICES[name])
-    q, k, v = drawn(4, 16, 4096, dim)
-    q, kv_heads = q[:, :, -asked.pop("queries", 4096) :], asked.pop("kv_heads", 16)
-    tensors = [q.contiguous(), *(t[:, :kv_heads].contiguous() for t in (k, v))]
-    tensors = [t.requires_grad_(back) for t in tensors]
-    if asked.pop("sinks", False):
-        asked["sinks"] = torch.randn(16, device="cuda")
-    calls: Calls = {
-        n: lambda n=n: mh.attend(*tensors, **asked, backend=n) for n in ("auto", "fused", "flex")
-    }
-    if kv_heads < 16:
-        calls |= {n: lambda n=n: sdpa(n, *tensors, is_causal=True, enable_gqa=True) for n in SDPA}
-    calls = that_answer(with_backward(calls, tensors) if back else calls)
-    return {"question": name, "dim": dim, "back": back, **timed(calls)}
 
 
 def record_row(tokens: int) -> dict:
@@ -259,13 +162,17 @@ def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[
         "decode": lambda: [
             told(decode_row(b, s[2], d)) for d in (64, 128) for s in shapes for b in (1, 16)
         ],
-        "growing": lambda: [told(growing_row(decoding)) for decoding in (False, True)],
-        "odd": lambda: [told(odd_row(*s, *k)) for s in ODD for k in kinds],
+        "growing": lambda: [told(choices.growing_row(decoding)) for decoding in (False, True)],
+        "odd": lambda: [told(choices.odd_row(*s, *k)) for s in choices.ODD for k in kinds],
+        "few": lambda: [told(choices.few_row(*s, dim)) for dim in (64, 128) for s in choices.FEW],
+        "graph": lambda: [
+            told(choices.graph_row(name, b)) for b in (False, True) for name in choices.GRAPHS
+        ],
         "choice": lambda: [
-            told(choice_row(name, d, back))
+            told(choices.choice_row(name, d, back))
             for back in (False, True)
             for d in (64, 128)
-            for name in CHOICES
+            for name in choices.CHOICES
         ],
     }
 

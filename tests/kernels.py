@@ -64,3 +64,9 @@ def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE)
     moved = {n: t.to(device) if isinstance(t, torch.Tensor) else t for n, t in asked.items()}
     tensors = zoo.tensors(3, dtype, **{**small, **given})
     return zoo.ask(*(t.to(device) for t in tensors), **moved)
+
+
+def grad_of(p: Problem) -> torch.Tensor:
+    random = torch.Generator().manual_seed(11)
+    shape = (*p.query.shape[:3], p.value.shape[3])
+    return torch.randn(shape, generator=random).to(p.query.device, p.query.dtype)

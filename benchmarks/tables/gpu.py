@@ -9,7 +9,7 @@ def gpu(body: dict) -> str:
     """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
     told = body["machine"]
     where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    parts = [part(body) for part in (_forward, _backward, _decode, _growing, _odd, _choice)]
+    parts = [part(body) for part in _PARTS]
     return "\n\n".join([where, *(part for part in parts if part)])
 
 
@@ -90,6 +90,33 @@ def _choice(body: dict) -> str:
     ]  # fmt: skip
     head = "4 × 16 × 4,096, causal | dim | pass | `attend` | our kernel | flex, through `attend`"
     return table(f"{head} | flash | cuDNN | efficient", rows) if rows else ""
+
+
+def _few(body: dict) -> str:
+    rows = [
+        (
+            f"{r['batch']}, {r['heads']} on {r['kv_heads']}, {r['queries']:,} over {r['keys']:,}, "
+            f"{r['dim']}", *_times(r, (*_ROW[:3], *_ROW[5:])), bold(r["attend"] / r["cuDNN"]),
+        )
+        for r in body.get("few", ())
+    ]  # fmt: skip
+    head = "batch, heads, queries over keys, dim | flash | cuDNN | efficient | `attend`"
+    head += " | our kernel, plain | observing | `attend`, of cuDNN with its plan made"
+    return table(head, rows) if rows else ""
+
+
+def _graph(body: dict) -> str:
+    rows = [
+        (r["question"], "both" if r["back"] else "forward",
+         *_times(r, ("attend", "compiled", "theirs")), bold(r["compiled"] / r["theirs"]))
+        for r in body.get("graph", ())
+    ]  # fmt: skip
+    head = "4 × 16 × 4,096, 128 wide | pass | `attend` | in a compiled graph"
+    head += " | SDPA or FlexAttention, compiled | `attend` in a graph, of these"
+    return table(head, rows) if rows else ""
+
+
+_PARTS = (_forward, _backward, _decode, _growing, _odd, _few, _choice, _graph)
 
 
 def fastest(row: dict) -> float:

@@ -8,7 +8,7 @@ import multihead as mh
 from multihead.attention import flex, fused
 from multihead.attention.problem import capability, in_an_export
 
-pytest.importorskip("triton")
+launch = pytest.importorskip("multihead.attention.fused.launch")
 
 
 @pytest.fixture
@@ -17,6 +17,7 @@ def on(monkeypatch):
 
     def gpu(*numbers: int) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: numbers)
+        monkeypatch.setattr(launch, "processors", lambda _: 132)
         for remembers in (fused._machine, capability):
             remembers.cache_clear()
 
@@ -44,9 +45,12 @@ def test_a_plain_question_goes_to_pytorch(on):
     assert chosen(4096, 4096, mh.causal() & mh.window(9)) == "fused"
     assert chosen(3001, 3001) == "sdpa"
     assert chosen(70, 200) == "sdpa"
+    assert chosen(5000, 77) == "sdpa"  # few keys: its kernel is the faster
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 4097), (2, 5001), (32, 129), (32, 4096)])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 4097), (2, 5001), (32, 129), (32, 4096), (128, 2048)]
+)
 def test_a_few_queries_over_a_cache_that_grows(on, queries, keys):
     on(9, 0)
     assert chosen(queries, keys) == "fused"
@@ -54,7 +58,7 @@ def test_a_few_queries_over_a_cache_that_grows(on, queries, keys):
     assert chosen(queries, keys) == "fused"
 
 
-@pytest.mark.parametrize("lengths", [(5000, 5000), (4096, 5000), (300, 5000), (5000, 512)])
+@pytest.mark.parametrize("lengths", [(5000, 5000), (4096, 5000), (1300, 5000), (5000, 4096)])
 def test_lengths_that_are_not_round_go_to_our_kernels_without_gradients(on, lengths):
     on(9, 0)
     assert chosen(*lengths) == "fused"
@@ -79,14 +83,20 @@ def test_where_our_kernels_cannot_run_pytorch_answers_at_any_length(on, monkeypa
     assert chosen(5000, 5000) == "sdpa"
 
 
-def test_an_exported_graph_is_left_to_what_runs_anywhere(on, monkeypatch):
+def test_what_a_graph_takes(on, monkeypatch):
+    """cuDNN in training, else our operators, FlexAttention where they know no mask; and in an
+    exported graph what runs anywhere."""
     on(9, 0)
-    monkeypatch.setattr(fused, "in_an_export", lambda: "exported")
     monkeypatch.setattr(fused.cudnn, "in_a_graph", lambda: "in a graph")
-    monkeypatch.setattr(flex, "in_a_graph", lambda: "in a graph")
-    assert chosen(4096, 4096, mh.causal()) == "tiled"
-    monkeypatch.setattr(fused, "in_an_export", lambda: None)
+    apart = mh.documents([0] * 2000 + [1] * 2096)
     assert chosen(4096, 4096, mh.causal()) == "fused"
+    assert chosen(4096, 4096, mh.causal(), grad=True) == "sdpa"
+    assert chosen(4096, 4096, apart) == "flex"
+    for room in (fused, fused.cudnn, flex):
+        monkeypatch.setattr(room, "in_an_export", lambda: "exported")
+    for grad in (False, True):
+        assert chosen(4096, 4096, mh.causal(), grad=grad) == "tiled"
+        assert chosen(4096, 4096, apart, grad=grad) == "tiled"
 
 
 def test_more_texts_than_a_grid_has_room_for(on):

@@ -6,22 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import zoo
-from kernels import CASES, DEVICE, DTYPES, problem
+from kernels import CASES, DEVICE, DTYPES, grad_of, problem
 from oracle import assert_by_the_rule, gold, results
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import multihead as mh
 from multihead.attention import dense, fused
 from multihead.attention.band import Band, band_of
-from multihead.attention.fused import operators, tensors
+from multihead.attention.fused import tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of NaN, numpy's
-
-
-def grad_of(p):
-    random = torch.Generator().manual_seed(11)
-    shape = (*p.query.shape[:3], p.value.shape[3])
-    return torch.randn(shape, generator=random).to(p.query.device, p.query.dtype)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -211,99 +204,6 @@ def test_masks_that_are_bands():
     assert joined is not None
     assert joined.lengths is not None
     assert joined.lengths.tolist() == [3, 5]
-
-
-@pytest.mark.parametrize("lie", ["by heads", "by tokens", "apart"])
-@pytest.mark.parametrize("name", ["causal", "sinks", "one query", "three queries", "odd widths"])
-def test_the_operators_that_a_compiler_sees(name, lie):
-    """With their shapes, dtypes and strides."""
-    p = problem(name)
-    if lie != "by heads":
-        given = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (p.query, p.key, p.value)]
-        if lie == "apart":  # of 16 bytes it is a part
-            given = [torch.cat([t, t], -1)[..., : t.shape[-1]] for t in given]
-        p = dataclasses.replace(p, query=given[0], key=given[1], value=given[2])
-    question, asked = fused.question_of(p), fused.Asked(True, True, True, True, (Band(1, -1),))
-    bands = [n for band in asked.masses for n in band[:3]]
-    torch.library.opcheck(
-        operators.forward_operator, (*operators.pack(question), list(asked[:4]), bands),
-        test_utils=("test_schema", "test_faketensor"),
-    )  # fmt: skip
-    told = fused.look(p, asked)
-    rows = told.lse.masked_fill(told.lse == -torch.inf, 0.0)
-    torch.library.opcheck(
-        operators.backward_operator,
-        (*operators.pack(question), grad_of(p), told.lse, rows, rows, None, rows[None], bands),
-        test_utils=("test_schema", "test_faketensor"),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("tokens", [20, 3])
-def test_compiled_to_code_as_projections_lie(tokens):
-    """As a layer's heads come: results lie the same way, and the graph around counts on it."""
-    projected = [torch.randn(2, n, 64, device=DEVICE).half() for n in (tokens, 200, 200)]
-    projected = [t.requires_grad_() for t in projected]
-
-    def ask(*given):
-        q, k, v = (t.view(2, -1, 4, 16).transpose(1, 2) for t in given)
-        out = mh.attend(q, k, v, mask=mh.causal(), backend="fused")
-        return out.transpose(1, 2).flatten(2) * 2
-
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):  # they know nothing of strides
-        found = torch.compile(ask, fullgraph=True)(*projected)
-    expected = ask(*projected)
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
-    pull = torch.randn_like(found)
-    one, two = (torch.autograd.grad(out, projected, pull) for out in (found, expected))
-    torch.testing.assert_close(one, two, rtol=0, atol=2e-2)
-
-
-@pytest.mark.parametrize("grad", [False, True], ids=["forward", "both"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
-@pytest.mark.parametrize("name", ["causal lengths", "offsets"])
-def test_in_a_compiled_graph(name, dynamic, grad, monkeypatch):
-    """One operator each way, for every length; on a GPU it is what "auto" takes there."""
-    from multihead.attention.fused import launch
-
-    p, launched, forward = problem(name), [], launch.forward
-    monkeypatch.setattr(launch, "forward", lambda *given: launched.append(1) or forward(*given))
-
-    def ask(query, key, value):
-        offset = p.offset if isinstance(p.offset, torch.Tensor) else None  # follows from sizes
-        given = {"mask": p.mask, "softcap": p.softcap, "offset": offset, "scale": p.scale}
-        backend = "auto" if DEVICE == "cuda" else "fused"
-        return mh.attend(query, key, value, **given, backend=backend)
-
-    torch._dynamo.reset()
-    counted = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(ask, fullgraph=True, backend=counted, dynamic=dynamic)
-    for fewer in (0, 3, 4, 5, 6):
-        q = p.query[:, :, fewer:].detach().clone(memory_format=torch.contiguous_format)
-        q.requires_grad_(grad)
-        k, v = (t.detach().requires_grad_(grad) for t in (p.key, p.value))
-        launched.clear()
-        found = compiled(q, k, v)
-        assert launched == [1]
-        expected = ask(q, k, v)
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
-        if grad:
-            pull = torch.randn_like(found)
-            one, two = (torch.autograd.grad(out, (q, k, v), pull) for out in (found, expected))
-            torch.testing.assert_close(one, two, rtol=0, atol=2e-2)
-    assert not dynamic or counted.frame_count <= 3  # at first, sizes that are equal stay so
-
-
-def test_keys_that_are_values_too_in_a_graph():
-    q = torch.randn(1, 2, 20, 16, device=DEVICE).half().requires_grad_()
-
-    def ask(q):
-        return mh.attend(q, q, q, mask=mh.causal(), backend="fused")
-
-    torch._dynamo.reset()
-    found, expected = torch.compile(ask, fullgraph=True, backend="aot_eager")(q), ask(q)
-    one, two = (torch.autograd.grad(out.sum(), q) for out in (found, expected))
-    torch.testing.assert_close(one, two, rtol=0, atol=2e-2)
 
 
 def test_on_the_gpu_of_the_question(monkeypatch):

@@ -2,7 +2,7 @@
 
 All keys, or a square causal map; bfloat16 and float16; heads of one width, a multiple of 8 up to
 128. Its lse comes without a gradient: who asks for one is told, and our own kernels have it. Its
-way back takes any kernel's out and lse.
+way back takes any kernel's out and lse. In a compiled graph it is asked in training alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import Partial, Problem, capability, in_a_graph
+from .problem import Partial, Problem, capability, in_a_graph, in_an_export
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
@@ -21,7 +21,7 @@ def refuses(problem: Problem) -> str | None:
     """Why this kernel cannot answer, or None; of a problem without mask or with a causal one."""
     p = problem
     dim = p.query.shape[3]
-    if (reason := in_a_graph()) is not None:
+    if (reason := in_an_export() or (None if p.in_training else in_a_graph())) is not None:
         return reason
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
@@ -45,7 +45,7 @@ def run(problem: Problem) -> Partial:
     given = _with_rows(p.query, p.key, p.value)
     out, lse, *_ = _forward(*given, None, True, 0.0, p.mask is not None, scale=p.scale)
     lse = lse.reshape(p.query.shape[:3])
-    return Partial(out, _NoGradient.apply(lse.detach(), p.query) if p.differentiable else lse)
+    return Partial(out, _no_gradient(lse.detach(), p.query) if p.differentiable else lse)
 
 
 def gradients(
@@ -68,13 +68,21 @@ def _with_rows(*tensors: Tensor) -> list[Tensor]:
     return [t if t.stride(-1) == 1 and 0 not in t.stride() else t.contiguous() for t in tensors]
 
 
-class _NoGradient(torch.autograd.Function):
+@torch.library.custom_op(
+    "multihead::without_gradient", mutates_args=(), schema="(Tensor lse, Tensor query) -> Tensor"
+)
+def _no_gradient(lse: Tensor, query: Tensor) -> Tensor:
     """An lse that says so where a gradient is asked of it, instead of giving none."""
+    return lse.clone()
 
-    @staticmethod
-    def forward(ctx, lse: Tensor, query: Tensor):
-        return lse.clone()
 
-    @staticmethod
-    def backward(ctx, grad):
-        raise ValueError("cuDNN's lse has no gradient; ask for backend='fused', whose lse has one.")
+@_no_gradient.register_fake
+def _(lse, query):
+    return torch.empty_like(lse)
+
+
+def _raise(ctx, grad):
+    raise ValueError("cuDNN's lse has no gradient; ask for backend='fused', whose lse has one.")
+
+
+_no_gradient.register_autograd(_raise)

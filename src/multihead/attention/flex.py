@@ -7,10 +7,13 @@ of the map are empty or full it is told by our masks, so that nothing n × n is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +22,7 @@ from ..masks import FULL, PARTIAL, Mask
 from ..masks.mask import both, either, outside
 from ..positions import Alibi
 from .merge import add_sinks
-from .problem import Partial, Problem, in_a_graph
+from .problem import Partial, Problem, in_an_export
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -37,7 +40,7 @@ def refuses(problem: Problem) -> str | None:
     p = problem
     if p.query.device.type != "cuda":
         return f"the kernel needs a GPU, and these tensors are on {p.query.device.type}"
-    if (reason := in_a_graph()) is not None:
+    if (reason := in_an_export()) is not None:
         return reason
     if p.query.dtype == torch.float64:
         return "the kernel knows no float64"
@@ -52,6 +55,8 @@ def refuses(problem: Problem) -> str | None:
         return "the kernel gives no gradient to a bias"
     if min(p.query.shape[3], p.value.shape[3]) < 16:
         return "the kernel takes heads of 16 numbers or more"
+    if torch.compiler.is_compiling():
+        return None  # however few scores there are, it is compiled with the rest
     batch, heads, queries, _ = p.query.shape
     if batch * heads * queries * p.key.shape[2] < _LITTLE:
         return "it is compiled at its first call, which so few scores are not worth"
@@ -60,13 +65,19 @@ def refuses(problem: Problem) -> str | None:
 
 def run(problem: Problem) -> Partial:
     """Attention by FlexAttention."""
-    from torch.nn.attention.flex_attention import AuxRequest
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     p = problem
-    with torch._dynamo.config.patch(
-        recompile_limit=_KINDS, accumulated_recompile_limit=_KINDS, fail_on_recompile_limit_hit=True
-    ):
-        out, aux = _kernel()(
+    kernel: Callable = flex_attention
+    limits = contextlib.nullcontext()
+    if not torch.compiler.is_compiling():  # else it is compiled with the rest of the graph
+        kernel = _kernel()
+        limits = torch._dynamo.config.patch(
+            recompile_limit=_KINDS, accumulated_recompile_limit=_KINDS,
+            fail_on_recompile_limit_hit=True,
+        )  # fmt: skip
+    with limits:
+        out, aux = kernel(
             p.query, p.key, p.value, score_mod=_score_mod(p), block_mask=_block_mask(p),
             scale=p.scale, enable_gqa=p.group > 1, return_aux=AuxRequest(lse=True),
         )  # fmt: skip
@@ -95,6 +106,8 @@ def _score_mod(p: Problem) -> Callable | None:
     bias, cap = p.bias, p.softcap
     if bias is None and cap is None:
         return None
+    if cap is not None and torch.compiler.is_compiling():  # where a number may stand for any
+        cap = torch.full((), cap, device=p.query.device)
     stand = _stand(p.offset)
     added = None if bias is None or isinstance(bias, Alibi) else _read(bias)
     slopes = bias.slopes.float() if isinstance(bias, Alibi) else None
@@ -114,23 +127,62 @@ def _block_mask(p: Problem) -> BlockMask | None:
 
     if p.mask is None:
         return None
-    queries, keys = p.query.shape[2], p.key.shape[2]
+    (batch, _, queries, _), keys = p.query.shape, p.key.shape[2]
+    mask = p.mask.to(p.query.device)
+    if torch.compiler.is_compiling():
+        offset, offsets = (0, p.offset) if isinstance(p.offset, Tensor) else (p.offset, None)
+        text, data = masks.write(mask)
+        listed = blocks_operator(data, text, batch, queries, keys, offset, offsets)
+    else:
+        listed = _blocks(p.mask, batch, queries, keys, p.offset)
+    lists, listed = [], listed.to(p.query.device)
+    for shape in _shapes(batch, queries, keys):
+        lists.append(listed[: math.prod(shape)].view(shape))
+        listed = listed[math.prod(shape) :]
+    return BlockMask(
+        (queries, keys), *lists, BLOCK_SIZE=(_BLOCK, _BLOCK), mask_mod=at_places(mask, p.offset)
+    )
+
+
+def _shapes(batch: int, queries: int, keys: int) -> list[tuple[int, ...]]:
+    """Of the lists of blocks, in the order in which PyTorch takes them and `_blocks` gives them."""
+    down, across = -(-queries // _BLOCK), -(-keys // _BLOCK)
+    by_query = [(batch, 1, down), (batch, 1, down, across)]
+    by_key = [(batch, 1, across), (batch, 1, across, down)]
+    return [*by_query, *by_query, *by_key, *by_key]
+
+
+def _blocks(mask: Mask, batch: int, queries: int, keys: int, offset: int | Tensor) -> Tensor:
+    """How many blocks are PARTIAL, and which, how many FULL, and which: in each row of blocks, then
+    in each column. All as one tensor, which is on its way to the device at once."""
     down, across = (torch.tensor([*range(0, n, _BLOCK), n]) for n in (queries, keys))
-    offset = p.offset.cpu() if isinstance(p.offset, Tensor) else p.offset
-    kinds = p.mask.blocks(down, across, offset)
-    kinds = kinds.expand(-1, len(down) - 1, len(across) - 1)[:, None].to(p.query.device)
-    part, which = _listed(kinds == PARTIAL)
-    whole, those = _listed(kinds == FULL)
-    return BlockMask.from_kv_blocks(
-        part, which, whole, those, BLOCK_SIZE=_BLOCK, seq_lengths=(queries, keys),
-        mask_mod=at_places(p.mask.to(p.query.device), p.offset),
-    )  # fmt: skip
+    offset = offset.cpu() if isinstance(offset, Tensor) else offset
+    kinds = mask.blocks(down, across, offset).expand(batch, len(down) - 1, len(across) - 1).numpy()
+    every = [way == kind for way in (kinds, kinds.swapaxes(1, 2)) for kind in (PARTIAL, FULL)]
+    lists = [part.ravel() for marked in every for part in _listed(marked)]
+    return torch.from_numpy(np.concatenate(lists, dtype=np.int32))
 
 
-def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
+def _listed(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many blocks of each row are marked, and which: the marked ones first, in order."""
-    order = (~marked).to(torch.int8).argsort(dim=-1, stable=True)
-    return marked.sum(-1, dtype=torch.int32), order.to(torch.int32)
+    return marked.sum(-1), (~marked).argsort(-1, kind="stable")
+
+
+@torch.library.custom_op(
+    "multihead::blocks", mutates_args=(),
+    schema="(Tensor[] data, str mask, SymInt batch, SymInt queries, SymInt keys, SymInt offset, "
+    "Tensor? offsets) -> Tensor",
+)  # fmt: skip
+def blocks_operator(data, text, batch, queries, keys, offset, offsets):
+    """The same for a graph, which looks into no data; in training it has one for all layers."""
+    mask = masks.read(text, data)
+    return _blocks(mask, batch, queries, keys, offset if offsets is None else offsets)
+
+
+@blocks_operator.register_fake
+def _(data, text, batch, queries, keys, offset, offsets):
+    size = sum(math.prod(shape) for shape in _shapes(batch, queries, keys))
+    return torch.empty(size, dtype=torch.int32)
 
 
 def at_places(mask: Mask, offset: int | Tensor) -> At:

@@ -68,6 +68,11 @@ class Problem:
         """Whether gradients or transforms may be asked of this: else a backend need not prepare."""
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return True
+        return self.in_training
+
+    @property
+    def in_training(self) -> bool:
+        """Whether a gradient may be asked of this, in a graph or not."""
         bias = self.bias.slopes if isinstance(self.bias, Alibi) else self.bias
         given = (self.query, self.key, self.value, bias, self.sinks)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -228,9 +229,9 @@ def at(ids: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
 
 def _spans(ids: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     """The least and the greatest id of each block, (batch, blocks)."""
-    pieces = ids[:, int(edges[0]) : int(edges[-1])].split(edges.diff().tolist(), dim=1)
-    low, high = zip(*(piece.aminmax(dim=1) for piece in pieces), strict=True)
-    return torch.stack(low, dim=1), torch.stack(high, dim=1)
+    table, starts = ids[:, : int(edges[-1])].numpy(), edges[:-1].numpy()
+    low, high = (f.reduceat(table, starts, axis=1) for f in (np.minimum, np.maximum))
+    return torch.from_numpy(low), torch.from_numpy(high)
 
 
 def _count(marks: Bool[Tensor, "batch keys"], edges: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import typing
 from collections.abc import Callable
 
@@ -119,7 +120,10 @@ class Mask:
 
     def spell(self, data: Callable[[Tensor], str]) -> str:
         """The mask as one writes it, each tensor it carries spelled by `data`."""
-        spelled = [data(part) if isinstance(part, Tensor) else f"{part}" for part in self.parts()]
+        spelled = [
+            data(part) if isinstance(part, Tensor) else str(operator.index(part))  # type: ignore[arg-type]
+            for part in self.parts()  # index: a compiler may stand in for a number
+        ]
         return f"{type(self).__name__}({', '.join(spelled)})"
 
     def __repr__(self) -> str:

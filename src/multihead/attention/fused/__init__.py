@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from .. import cudnn, sdpa
 from ..band import FAR, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
-from ..problem import Partial, Problem, capability, in_an_export, remembered
+from ..problem import Partial, Problem, capability, in_a_graph, in_an_export, remembered
 from . import operators
 from .question import Asked, Pulls, Question, Told, question_of
 
@@ -94,18 +94,18 @@ def rather(problem: Problem) -> str | None:
     """Why "auto" takes it where PyTorch's kernel could answer too, or None.
 
     cuDNN makes a plan for each length it meets, which takes as long as some hundred calls. Training
-    meets few lengths, reading about as many as there are texts: there, plans are made for short
-    texts, where its kernel is the faster for most, and for lengths that are round; and none for a
-    few queries over a cache, which grows.
+    meets few lengths, reading about as many as there are texts: there, plans are made where keys
+    are not many, for its kernel is the faster for most of them, and for lengths that are round; and
+    none for a few queries over a cache, which grows.
     """
     p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
     if p.query.device.type != "cuda" or p.differentiable or refuses(p) is not None:
         return None
     from .launch import decodes, hopper_takes
 
-    if decodes(p.group, *lengths):
+    if decodes(p.query, p.key):
         return "cuDNN would plan for every length of a cache that grows"
-    often_new = max(lengths) >= _LONG and any(n % _LOT for n in lengths)
+    often_new = lengths[1] >= _LONG and any(n % _LOT for n in lengths)
     if not often_new or not hopper_takes(p.query.device, p.query.shape[3]):
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
@@ -134,7 +134,8 @@ def look(problem: Problem, asked: Asked) -> Told:
 
 def _cudnn_knows(problem: Problem) -> bool:
     """Whether cuDNN, which is faster, can take the way back where `out` alone is pulled at."""
-    return problem.query.device.type == "cuda" and sdpa.refuses(problem) is None
+    known = problem.query.device.type == "cuda" and in_a_graph() is None  # which pulls at lse too
+    return known and sdpa.refuses(problem) is None
 
 
 class _Fused(torch.autograd.Function):

@@ -4,10 +4,10 @@
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
 """Decoding: a few queries over many keys, so that the keys are shared out among programs.
 
-All query heads of a group and all their queries are the rows of one tile; each program walks over
-its share of the keys and writes what it carries. A second kernel merges the shares by their
-largest scores, the way any two parts of a row merge, and tells what the forward kernel tells.
-Where a GPU can (EARLY), it is set up while the first is at work, and waits for it.
+All query heads of a group and all their queries are the rows of one tile, or of a few; a program
+walks over its share of the keys for one of them and writes what it carries. A second kernel merges
+the shares by their largest scores, the way any two parts of a row merge, and tells what the forward
+kernel tells. Where a GPU can (EARLY), it is set up while the first is at work, and waits for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .forward import nothing_yet, step, tell
 from .tile import LN2, NEVER, NUMBERS, where_and_how_long
 
 
-@triton.jit(do_not_specialize=[*NUMBERS, "per_share"])
+@triton.jit(do_not_specialize=[*NUMBERS, "first", "shares", "per_share"])
 def share_kernel(
     q_at, k_at, v_at, out_at, carried_at, best_at, lengths_at, offsets_at,
-    q_batch, q_head, q_row, dim, value_dim, per_share,
+    q_batch, q_head, q_row, dim, value_dim, first, shares, per_share,
     heads, group, queries, keys, left, right, length, offset, scale, cap,
     CAP: tl.constexpr, LENGTHS: tl.constexpr, OFFSETS: tl.constexpr,
     ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, PEAK_KEY: tl.constexpr,
@@ -32,11 +32,12 @@ def share_kernel(
 ):  # fmt: skip
     if EARLY:
         gdc_launch_dependents()
-    share, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    share, block = tl.program_id(0) % shares, tl.program_id(0) // shares
+    kv_head, batch = tl.program_id(1), tl.program_id(2)
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
-    row = tl.arange(0, ROWS)
+    row = block * ROWS + tl.arange(0, ROWS)
     head, query = kv_head * group + row // queries, row % queries
     real = row < group * queries
     column = tl.arange(0, DIM)
@@ -46,9 +47,9 @@ def share_kernel(
         mask=real[:, None] & (column < dim)[None, :], other=0.0,
     )  # fmt: skip
     place = query + offset
-    low = tl.maximum(tl.maximum(offset - left, 0), share * per_share) // KEYS * KEYS
-    low = tl.maximum(low, share * per_share)
-    high = tl.minimum(tl.minimum(offset + queries + right, length), (share + 1) * per_share)
+    begin = first + share * per_share
+    low = tl.maximum(tl.maximum(offset - left, 0) // KEYS * KEYS, begin)
+    high = tl.minimum(tl.minimum(offset + queries + right, length), begin + per_share)
     out, m, weight, ex, far, best = nothing_yet(ROWS, VALUE_DIM)
     for start in tl.range(low, high, KEYS):
         out, m, weight, ex, far, best = step(
@@ -58,7 +59,7 @@ def share_kernel(
         )  # fmt: skip
     total = tl.num_programs(2).to(tl.int64) * heads * queries
     at = share * total + (batch * heads + head).to(tl.int64) * queries + query
-    every = tl.num_programs(0) * total
+    every = shares * total
     tl.store(carried_at + at, m, mask=real)
     tl.store(carried_at + every + at, weight, mask=real)
     if ENTROPY:

@@ -44,7 +44,8 @@ _ON_HOPPER = (64, 128)  # widths that hopper.py's shared memory and registers ar
 _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
-_FEW_ROWS = 64  # of all heads of a group: these are shared out over the keys
+_FEW_ROWS = 64  # of all heads of a group: for these the keys are shared out
+_LONG_CACHE, _IDLE = 2048, 4  # and for more of them, where else three in four processors would idle
 _DECODE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
 _SHARES = 2  # of the keys, for each multiprocessor at most: all of them are at work at once
 _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
@@ -88,15 +89,19 @@ def sweep_sizes(device: torch.device, dim: int) -> Sizes:
     return next(s for wide, s in table.items() if dim <= wide)
 
 
-def decodes(group: int, queries: int, keys: int) -> bool:
+def decodes(query: Tensor, key: Tensor) -> bool:
     """Whether so few rows see so many keys that these are shared out."""
-    return group * queries <= _FEW_ROWS and keys > 2 * _FEW_ROWS
+    (batch, heads, queries, _), (_, kv_heads, keys, _) = query.shape, key.shape
+    if heads // kv_heads * queries <= _FEW_ROWS:
+        return keys > 2 * _FEW_ROWS
+    works = blocks(queries, 128) * heads * batch  # of a kernel that shares out none
+    return keys >= _LONG_CACHE and _IDLE * works <= processors(query.device)
 
 
 @on_its_device
 def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
     """out, lse and what was asked, by whichever kernel fits."""
-    if tile is None and decodes(question.group, question.query.shape[2], question.key.shape[2]):
+    if tile is None and decodes(question.query, question.key):
         return _decode(question, asked)
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
@@ -158,13 +163,16 @@ def _decode(question: Question, asked: Asked) -> Told:
     q, (k, v) = question.query, (plain(t) for t in question.tensors[1:])
     q = q if q.stride(-1) == 1 else q.contiguous()
     batch, heads, queries, dim = q.shape
-    length, value_dim = k.shape[2], v.shape[3]
+    value_dim = v.shape[3]
     tile = next(s for wide, s in _DECODE.items() if max(dim, value_dim) <= wide)
     rows = tile.rows if question.group * queries <= tile.rows else _FEW_ROWS
     keys = _SMALL.keys if INTERPRETED else tile.keys
-    wanted = max(1, _SHARES * processors(q.device) // (batch * k.shape[1]))
-    per_share = keys * blocks(blocks(length, keys), wanted)
-    shares = blocks(length, per_share)
+    row_blocks = blocks(question.group * queries, rows)
+    wanted = max(1, _SHARES * processors(q.device) // (batch * k.shape[1] * row_blocks))
+    first, last = question.in_sight
+    first = first // keys * keys
+    per_share = keys * max(1, blocks(blocks(last - first, keys), wanted))
+    shares = max(1, blocks(last - first, per_share))
     total = batch * heads * queries
     parts = q.new_empty(shares, total, value_dim, dtype=torch.float32)
     carried = q.new_empty(4, shares, total, dtype=torch.float32)
@@ -174,12 +182,12 @@ def _decode(question: Question, asked: Asked) -> Told:
     value_dims = width(value_dim)
     early = is_hopper(q.device)  # it can set up a kernel while the one before is still at work
     launch(
-        share_kernel, (shares, k.shape[1], batch),
+        share_kernel, (shares * row_blocks, k.shape[1], batch),
         {"num_warps": tile.warps, "num_stages": tile.stages},
         q, rows_of(k, keys, width(dim)), rows_of(v, keys, value_dims), parts, carried, best,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), dim=dim, value_dim=value_dim,
-        per_share=per_share, **question.numbers, **carries, ROWS=rows, KEYS=keys, DIM=width(dim),
-        VALUE_DIM=value_dims, EARLY=early,
+        first=first, shares=shares, per_share=per_share, **question.numbers, **carries, ROWS=rows,
+        KEYS=keys, DIM=width(dim), VALUE_DIM=value_dims, EARLY=early,
     )  # fmt: skip
     told = Told.empty(q.new_empty(batch, heads, queries, value_dim), asked)
     launch(

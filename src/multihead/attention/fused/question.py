@@ -45,6 +45,16 @@ class Question(NamedTuple):
         return self.query, self.key, self.value
 
     @property
+    def in_sight(self) -> tuple[int, int]:
+        """The first key that any row may see, and where the last ends, as far as the host knows."""
+        offset, band, queries, keys = self.offset, self.band, self.query.shape[2], self.key.shape[2]
+        end = min(keys, band.length)
+        if self.offsets is not None:
+            return 0, end
+        first = min(max(offset - band.left, 0), end)
+        return first, max(first, min(offset + queries + band.right, end))
+
+    @property
     def numbers(self) -> dict:
         """What every kernel wants to know."""
         band, cap = self.band, self.softcap
