@@ -2,12 +2,13 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import zoo
 
 import multihead as mh
-from multihead.attention import dense, flex
+from multihead.attention import dense, flex, flex_blocks
 
 MASKS = zoo.every_mask(zoo.BATCH, zoo.HEADS, zoo.QUERIES, zoo.KEYS)
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -63,6 +64,35 @@ def test_blocks_are_those_of_the_mask(eagerly):
     part, whole = blocks.kv_num_blocks, blocks.full_kv_num_blocks
     assert (part + whole)[0, 0].tolist() == [1, 2, 3, 3]  # what lies beyond is never visited
     assert blocks.kv_indices[0, 0, 2, : part[0, 0, 2]].tolist() == [0, 1, 2]
+
+
+def test_blocks_are_listed_once_for_all_layers(monkeypatch):
+    """Anew where sizes or the offset differ, or its data, however that was written to."""
+    asked, whole = [], flex_blocks._blocks
+    monkeypatch.setattr(flex_blocks, "_blocks", lambda *given: asked.append(1) or whole(*given))
+    text = np.arange(400) // 70
+    mask = mh.causal() & mh.documents(torch.from_numpy(text))
+    q, k, v = zoo.tensors(queries=400, keys=400, dim=16, value_dim=16)
+
+    def listed(**more):
+        asked.clear()
+        p = zoo.ask(q, k, v, mask=mask, **more)
+        (part, which, *_), fresh = (
+            flex_blocks.lists_of(p),
+            whole(mask, zoo.BATCH, 400, 400, p.offset),
+        )
+        assert torch.equal(torch.cat([part.flatten(), which.flatten()]), fresh[: 2 * 4 + 2 * 16])
+        return len(asked)
+
+    assert [listed(), listed(), listed(offset=-130), listed(), listed()] == [1, 0, 1, 1, 0]
+    offsets = torch.tensor([0, -130])
+    assert [listed(offset=offsets), listed(offset=offsets), listed()] == [1, 1, 0]
+    text[130:] = 9
+    assert [listed(), listed()] == [1, 0]
+    at = id(mask)
+    assert at in flex_blocks._LAST
+    del mask
+    assert at not in flex_blocks._LAST
 
 
 def test_every_kind_of_mask_is_compiled_however_many_there_are(monkeypatch):
@@ -123,6 +153,19 @@ def test_compiled_once_for_a_kind_of_mask():
         torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-4)
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts[0] == counts[-1], counts
+
+
+@GPU
+def test_ids_that_change_on_the_device_change_the_blocks():
+    q, k, v = (torch.randn(1, 2, 4096, 64, device="cuda").bfloat16() for _ in "qkv")
+    ids = torch.arange(4096, device="cuda") // 700
+    mask = mh.causal() & mh.documents(ids)
+    for step in (700, 300):
+        ids.copy_(torch.arange(4096, device="cuda") // step)
+        expected = dense.run(zoo.ask(q.float(), k.float(), v.float(), mask=mask)).out
+        for _ in range(2):
+            found = flex.run(zoo.ask(q, k, v, mask=mask)).out.float()
+            torch.testing.assert_close(found, expected, rtol=0, atol=2e-2)
 
 
 @GPU

@@ -10,7 +10,7 @@ from oracle import assert_by_the_rule, results
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import multihead as mh
-from multihead.attention import Partial, cudnn, dense, flex, fused
+from multihead.attention import Partial, cudnn, dense, flex, flex_blocks, fused
 from multihead.attention.band import Band
 from multihead.attention.fused import operators
 
@@ -159,7 +159,7 @@ def test_the_operator_that_lists_blocks(offset):
     ids = torch.arange(3 * 500).view(3, 500) // 70
     text, data = mh.masks.write(mh.causal() & mh.documents(ids))
     torch.library.opcheck(
-        flex.blocks_operator, (data, text, 3, 300, 500, *offset),
+        flex_blocks.blocks_operator, (data, text, 3, 300, 500, *offset),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
 

@@ -2,25 +2,25 @@
 
 PyTorch's own kernel asks two small functions about single places, which its compiler writes into
 it: `mask_mod`, whether a query may see a key, and `score_mod`, what its score becomes. Which blocks
-of the map are empty or full it is told by our masks, so that nothing n × n is ever made.
+of the map are empty or full it is told by our masks (flex_blocks.py), so that nothing n × n is ever
+made. In a compiled graph it is compiled with the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import masks
-from ..masks import FULL, PARTIAL, Mask
+from ..masks import Mask
 from ..masks.mask import both, either, outside
 from ..positions import Alibi
+from .flex_blocks import BLOCK, lists_of
 from .merge import add_sinks
 from .problem import Partial, Problem, in_an_export
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 ABOUT = "PyTorch's FlexAttention on a GPU: every mask, bias, softcap, sinks"
-_BLOCK = 128  # queries and keys of a block that is left out or looked at whole
 _LITTLE = 2**24  # fewer scores than this are there before it is compiled
 _KINDS = 4096  # of masks and shapes; PyTorch stops compiling after 8, and then builds the matrix
 
@@ -127,62 +126,10 @@ def _block_mask(p: Problem) -> BlockMask | None:
 
     if p.mask is None:
         return None
-    (batch, _, queries, _), keys = p.query.shape, p.key.shape[2]
-    mask = p.mask.to(p.query.device)
-    if torch.compiler.is_compiling():
-        offset, offsets = (0, p.offset) if isinstance(p.offset, Tensor) else (p.offset, None)
-        text, data = masks.write(mask)
-        listed = blocks_operator(data, text, batch, queries, keys, offset, offsets)
-    else:
-        listed = _blocks(p.mask, batch, queries, keys, p.offset)
-    lists, listed = [], listed.to(p.query.device)
-    for shape in _shapes(batch, queries, keys):
-        lists.append(listed[: math.prod(shape)].view(shape))
-        listed = listed[math.prod(shape) :]
     return BlockMask(
-        (queries, keys), *lists, BLOCK_SIZE=(_BLOCK, _BLOCK), mask_mod=at_places(mask, p.offset)
-    )
-
-
-def _shapes(batch: int, queries: int, keys: int) -> list[tuple[int, ...]]:
-    """Of the lists of blocks, in the order in which PyTorch takes them and `_blocks` gives them."""
-    down, across = -(-queries // _BLOCK), -(-keys // _BLOCK)
-    by_query = [(batch, 1, down), (batch, 1, down, across)]
-    by_key = [(batch, 1, across), (batch, 1, across, down)]
-    return [*by_query, *by_query, *by_key, *by_key]
-
-
-def _blocks(mask: Mask, batch: int, queries: int, keys: int, offset: int | Tensor) -> Tensor:
-    """How many blocks are PARTIAL, and which, how many FULL, and which: in each row of blocks, then
-    in each column. All as one tensor, which is on its way to the device at once."""
-    down, across = (torch.tensor([*range(0, n, _BLOCK), n]) for n in (queries, keys))
-    offset = offset.cpu() if isinstance(offset, Tensor) else offset
-    kinds = mask.blocks(down, across, offset).expand(batch, len(down) - 1, len(across) - 1).numpy()
-    every = [way == kind for way in (kinds, kinds.swapaxes(1, 2)) for kind in (PARTIAL, FULL)]
-    lists = [part.ravel() for marked in every for part in _listed(marked)]
-    return torch.from_numpy(np.concatenate(lists, dtype=np.int32))
-
-
-def _listed(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many blocks of each row are marked, and which: the marked ones first, in order."""
-    return marked.sum(-1), (~marked).argsort(-1, kind="stable")
-
-
-@torch.library.custom_op(
-    "multihead::blocks", mutates_args=(),
-    schema="(Tensor[] data, str mask, SymInt batch, SymInt queries, SymInt keys, SymInt offset, "
-    "Tensor? offsets) -> Tensor",
-)  # fmt: skip
-def blocks_operator(data, text, batch, queries, keys, offset, offsets):
-    """The same for a graph, which looks into no data; in training it has one for all layers."""
-    mask = masks.read(text, data)
-    return _blocks(mask, batch, queries, keys, offset if offsets is None else offsets)
-
-
-@blocks_operator.register_fake
-def _(data, text, batch, queries, keys, offset, offsets):
-    size = sum(math.prod(shape) for shape in _shapes(batch, queries, keys))
-    return torch.empty(size, dtype=torch.int32)
+        (p.query.shape[2], p.key.shape[2]), *lists_of(p), BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=at_places(p.mask.to(p.query.device), p.offset),
+    )  # fmt: skip
 
 
 def at_places(mask: Mask, offset: int | Tensor) -> At:

@@ -1,0 +1,122 @@
+"""Which blocks of a map FlexAttention visits: lists of those that a mask calls PARTIAL or FULL.
+
+A mask answers on the host, and the lists travel to the device as one tensor. Layers ask for the
+same: the last lists of a mask are kept while it lives and its data is what it was. In a compiled
+graph they are an operator, for a graph looks into no data.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import masks
+from ..masks import FULL, PARTIAL, Mask
+from .problem import Problem
+
+BLOCK = 128  # queries and keys of a block that is left out or looked at whole
+
+
+def lists_of(p: Problem) -> list[Tensor]:
+    """How many blocks are PARTIAL, and which, how many FULL, and which: in each row of blocks, then
+    in each column; on the device."""
+    assert p.mask is not None
+    sizes = (p.query.shape[0], p.query.shape[2], p.key.shape[2])
+    if torch.compiler.is_compiling():
+        offset, offsets = (0, p.offset) if isinstance(p.offset, Tensor) else (p.offset, None)
+        text, data = masks.write(p.mask)
+        listed = blocks_operator(data, text, *sizes, offset, offsets).to(p.query.device)
+    else:
+        listed = _kept(p.mask, sizes, p.offset, p.query.device)
+    lists = []
+    for shape in _shapes(*sizes):
+        lists.append(listed[: math.prod(shape)].view(shape))
+        listed = listed[math.prod(shape) :]
+    return lists
+
+
+def _shapes(batch: int, queries: int, keys: int) -> list[tuple[int, ...]]:
+    down, across = -(-queries // BLOCK), -(-keys // BLOCK)
+    by_row = [(batch, 1, down), (batch, 1, down, across)]
+    by_column = [(batch, 1, across), (batch, 1, across, down)]
+    return [*by_row, *by_row, *by_column, *by_column]
+
+
+def _blocks(mask: Mask, batch: int, queries: int, keys: int, offset: int | Tensor) -> Tensor:
+    """All lists, one after the other."""
+    down, across = (torch.tensor([*range(0, n, BLOCK), n]) for n in (queries, keys))
+    offset = offset.cpu() if isinstance(offset, Tensor) else offset
+    kinds = mask.blocks(down, across, offset).expand(batch, len(down) - 1, len(across) - 1).numpy()
+    every = [way == kind for way in (kinds, kinds.swapaxes(1, 2)) for kind in (PARTIAL, FULL)]
+    lists = [part.ravel() for marked in every for part in _listed(marked)]
+    return torch.from_numpy(np.concatenate(lists, dtype=np.int32))
+
+
+def _listed(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many blocks of each row are marked, and which: the marked ones first, in order."""
+    return marked.sum(-1), (~marked).argsort(-1, kind="stable")
+
+
+@torch.library.custom_op(
+    "multihead::blocks", mutates_args=(),
+    schema="(Tensor[] data, str mask, SymInt batch, SymInt queries, SymInt keys, SymInt offset, "
+    "Tensor? offsets) -> Tensor",
+)  # fmt: skip
+def blocks_operator(data, text, batch, queries, keys, offset, offsets):
+    """The same in a graph; of layers alike, one that trains keeps one."""
+    mask = masks.read(text, data)
+    return _blocks(mask, batch, queries, keys, offset if offsets is None else offsets)
+
+
+@blocks_operator.register_fake
+def _(data, text, batch, queries, keys, offset, offsets):
+    size = sum(math.prod(shape) for shape in _shapes(batch, queries, keys))
+    return torch.empty(size, dtype=torch.int32)
+
+
+# ---- from layer to layer -------------------------------------------------------------------------
+
+
+class _Last(NamedTuple):
+    """The last lists of a mask."""
+
+    mask: weakref.ref[Mask]
+    data: list[int | Tensor]  # what it carried: copies of what is on the host, versions elsewhere
+    asked: tuple
+    listed: Tensor
+
+
+_LAST: dict[int, _Last] = {}  # by the mask's id: masks are equal by value, which would be read
+
+
+def _kept(mask: Mask, sizes: tuple[int, int, int], offset: int | Tensor, device) -> Tensor:
+    _, data = masks.write(mask)
+    if isinstance(offset, Tensor) or not all(_is_tracked(t) for t in data):
+        return _blocks(mask, *sizes, offset).to(device)
+    asked, last = (*sizes, offset, device), _LAST.get(id(mask))
+    if last is None or last.mask() is not mask or last.asked != asked or _changed(last.data, data):
+        was = [t.clone() if t.device.type == "cpu" else t._version for t in data]
+        listed = _blocks(mask, *sizes, offset).to(device)
+        last = _LAST[id(mask)] = _Last(weakref.ref(mask, _forget), was, asked, listed)
+    return last.listed
+
+
+def _is_tracked(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" or not tensor.is_inference()  # which has no version
+
+
+def _changed(before: list[int | Tensor], data: list[Tensor]) -> bool:
+    return not all(
+        torch.equal(was, now) if isinstance(was, Tensor) else was == now._version
+        for was, now in zip(before, data, strict=True)
+    )
+
+
+def _forget(dead: weakref.ref[Mask]) -> None:
+    for at in [at for at, last in [*_LAST.items()] if last.mask is dead]:
+        del _LAST[at]
