@@ -87,10 +87,10 @@ def sdpa(name: str, q: Tensor, k: Tensor, v: Tensor, **more) -> Tensor:
 
 
 def that_answer(calls: Calls) -> Calls:
-    """Those that know the question: one backend knows no grouped heads, say."""
+    """Without those backends of SDPA that do not know the question, grouped heads say."""
     known: Calls = {}
     for name, call in calls.items():
-        with contextlib.suppress(RuntimeError, ValueError):
+        with contextlib.suppress(*((RuntimeError, ValueError) if name in SDPA else ())):
             call()
             known[name] = call
     return known

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                       some minutes; writes results/gpu.json
     python benchmarks/gpu.py --part forward        or record, backward, decode, and choices.py's
-    python benchmarks/gpu.py --quick               4,096 tokens alone, writes nothing
+    python benchmarks/gpu.py --quick               the shortest shapes alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
 row take turns, each time in another order, and the cache is emptied before each; but calls of

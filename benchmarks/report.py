@@ -37,6 +37,8 @@ TABLES = {
     "gpu_beside": ("gpu", gpu.gpu_beside),
     "gpu_entropy": ("gpu", gpu.gpu_entropy),
     "gpu_decode": ("gpu", gpu.gpu_decode),
+    "gpu_odd": ("gpu", gpu.gpu_odd),
+    "gpu_few": ("gpu", gpu.gpu_few),
     "gpu_sweeps": ("gpu", gpu.gpu_sweeps),
     "gpu_record": ("gpu", gpu.gpu_record),
     "induction": ("induction", training.induction),

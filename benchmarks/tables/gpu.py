@@ -156,6 +156,17 @@ def gpu_decode(body: dict) -> str:
     return _span([r["plain"] / fastest(r) for r in body["decode"]])
 
 
+def gpu_odd(body: dict) -> str:
+    """Ours, of cuDNN with its plan made, where `attend` takes it: long lengths, not round."""
+    ratios = [r["plain"] / r["cuDNN"] for r in body["odd"] if r["tokens"] >= 4096]
+    return f"{_span(ratios)}, above 1 in {sum(r > 1 for r in ratios)} rows of {len(ratios)}"
+
+
+def gpu_few(body: dict) -> str:
+    """`attend`, of the faster of flash and cuDNN with its plan made, over at least 2,048 keys."""
+    return _span([r["attend"] / fastest(r) for r in body["few"] if r["keys"] >= 2048])
+
+
 def _span(ratios: list[float]) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 

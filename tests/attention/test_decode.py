@@ -73,12 +73,23 @@ OFFSETS = torch.tensor([KEYS - 2], device=DEVICE)  # which the host does not kno
         (7, {"mask": WINDOW}),  # those from key 1,309 on
         (88, {"mask": WINDOW, "offset": OFFSETS}),  # most shares are of nothing
         (32, {"mask": mh.causal(), "offset": 500}),
+        (9, {"mask": mh.causal(), "offset": 127}),  # one key in the last tile
         (7, {"mask": mh.prefix(100)}),
         (88, {"mask": mh.padding([3])}),
         (88, {"sinks": torch.tensor([0.5, -1.0, 3.0], device=DEVICE)}),
         (88, {"heads": 10}),  # more rows than the smallest tile has
     ],
-    ids=["all", "window", "offsets", "behind", "prefix", "padding", "sinks", "rows"],
+    ids=[
+        "all",
+        "window",
+        "offsets",
+        "behind",
+        "one key more",
+        "prefix",
+        "padding",
+        "sinks",
+        "rows",
+    ],
 )
 def test_however_many_shares_there_are(shares, grids, tiles, more):
     check(problem(**more))
@@ -108,8 +119,11 @@ def test_of_equal_keys_the_lowest_is_the_peak(shares, mask, lowest):
     assert found.peak_key[0, :, 0].tolist() == [lowest] * 3
 
 
-def test_a_row_that_sees_nothing(shares):
-    found = fused.look(problem(mask=mh.padding([0])), EVERYTHING)
+@pytest.mark.parametrize(
+    "more", [{"mask": mh.padding([0])}, {"mask": WINDOW, "offset": -1000}], ids=["padding", "far"]
+)
+def test_a_row_that_sees_nothing(shares, more):
+    found = fused.look(problem(**more), EVERYTHING)
     assert found.peak_key.eq(-1).all()
     assert found.lse.isneginf().all()
     for value in (found.out, found.entropy, found.distance, found.peak):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 import zoo
+from torch.nn.attention.flex_attention import BlockMask
 
 import multihead as mh
 from multihead.attention import dense, flex, flex_blocks
+from multihead.masks import FULL, PARTIAL
 
 MASKS = zoo.every_mask(zoo.BATCH, zoo.HEADS, zoo.QUERIES, zoo.KEYS)
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -66,25 +68,44 @@ def test_blocks_are_those_of_the_mask(eagerly):
     assert blocks.kv_indices[0, 0, 2, : part[0, 0, 2]].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("offset", [0, -130, torch.tensor([100, -300])], ids=str)
+@pytest.mark.parametrize("name", zoo.every_mask(zoo.BATCH, zoo.HEADS, 300, 500))
+def test_lists_are_those_that_pytorch_makes(name, offset):
+    """By row and by column; whatever device new tensors come on."""
+    q, k, v = zoo.tensors(queries=300, keys=500, dim=16, value_dim=16)
+    mask = zoo.every_mask(zoo.BATCH, zoo.HEADS, 300, 500)[name]
+    p = zoo.ask(q, k, v, mask=mask, offset=offset)
+    with torch.device("meta"):
+        part, which, whole, those, *by_column = flex_blocks.lists_of(p)
+    blocks = BlockMask.from_kv_blocks(part, which, whole, those, BLOCK_SIZE=128)
+    told = (blocks.q_num_blocks, blocks.q_indices, blocks.full_q_num_blocks, blocks.full_q_indices)
+    for found, expected in zip(by_column, told, strict=True):
+        assert torch.equal(found, expected)
+    edges = [torch.tensor([*range(0, n, 128), n]) for n in (300, 500)]
+    kinds = mask.blocks(*edges, offset).expand(-1, 3, 4)
+    for kind, (many, at) in {PARTIAL: (part, which), FULL: (whole, those)}.items():
+        for row in itertools.product(range(len(kinds)), range(3)):
+            listed = at[row[0], 0, row[1], : many[row[0], 0, row[1]]].tolist()
+            assert listed == (kinds[row] == kind).nonzero().flatten().tolist()
+
+
 def test_blocks_are_listed_once_for_all_layers(monkeypatch):
-    """Anew where sizes or the offset differ, or its data, however that was written to."""
+    """Anew where lengths or the offset differ, or its data, however that was written to."""
     asked, whole = [], flex_blocks._blocks
     monkeypatch.setattr(flex_blocks, "_blocks", lambda *given: asked.append(1) or whole(*given))
     text = np.arange(400) // 70
     mask = mh.causal() & mh.documents(torch.from_numpy(text))
     q, k, v = zoo.tensors(queries=400, keys=400, dim=16, value_dim=16)
 
-    def listed(**more):
+    def listed(queries=400, batch=zoo.BATCH, **more):
         asked.clear()
-        p = zoo.ask(q, k, v, mask=mask, **more)
-        (part, which, *_), fresh = (
-            flex_blocks.lists_of(p),
-            whole(mask, zoo.BATCH, 400, 400, p.offset),
-        )
-        assert torch.equal(torch.cat([part.flatten(), which.flatten()]), fresh[: 2 * 4 + 2 * 16])
+        p = zoo.ask(q[:batch, :, :queries], k[:batch], v[:batch], mask=mask, **more)
+        lists = torch.cat([t.flatten() for t in flex_blocks.lists_of(p)])
+        assert torch.equal(lists, whole(mask, -1, queries, 400, p.offset))
         return len(asked)
 
-    assert [listed(), listed(), listed(offset=-130), listed(), listed()] == [1, 0, 1, 1, 0]
+    assert [listed(), listed(), listed(batch=1), listed(offset=-130), listed()] == [1, 0, 0, 1, 1]
+    assert [listed(queries=300, offset=0), listed(offset=0)] == [1, 1]
     offsets = torch.tensor([0, -130])
     assert [listed(offset=offsets), listed(offset=offsets), listed()] == [1, 1, 0]
     text[130:] = 9
@@ -93,6 +114,24 @@ def test_blocks_are_listed_once_for_all_layers(monkeypatch):
     assert at in flex_blocks._LAST
     del mask
     assert at not in flex_blocks._LAST
+
+
+def test_what_is_kept_may_be_trained_with():
+    q, k, v = zoo.tensors(queries=400, keys=400, dim=16, value_dim=16)
+    p = zoo.ask(q, k, v, mask=mh.causal())
+    with torch.inference_mode():
+        flex_blocks.lists_of(p)
+    assert not any(t.is_inference() for t in flex_blocks.lists_of(p))
+
+
+def test_a_large_table_is_not_kept(monkeypatch):
+    q, k, v = zoo.tensors(queries=400, keys=400, dim=16, value_dim=16)
+    p = zoo.ask(q, k, v, mask=torch.ones(400, 400, dtype=torch.bool))
+    flex_blocks.lists_of(p)
+    assert flex_blocks._LAST.pop(id(p.mask))
+    monkeypatch.setattr(flex_blocks, "_MUCH", 400)
+    flex_blocks.lists_of(p)
+    assert id(p.mask) not in flex_blocks._LAST
 
 
 def test_every_kind_of_mask_is_compiled_however_many_there_are(monkeypatch):

@@ -12,6 +12,7 @@ from zoo import every_mask
 import multihead as mh
 from multihead import masks
 from multihead.masks import EMPTY, FULL, MASKS, PARTIAL
+from multihead.masks.mask import Mask, frozen
 
 IDS = [[7, 4, 7, 4, 4, 9, 7, 4, 4, 1, 7], [1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]]
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 5, 11
@@ -239,3 +240,22 @@ def test_and_or_not_are_caught():
         _ = mh.causal() and mh.window(3)
     with pytest.raises(TypeError):
         _ = mh.causal() & 3
+
+
+def test_a_mask_of_ones_own_is_made_of_anything():
+    """It prints, and is answered by the definition."""
+
+    @frozen
+    class strided(Mask):
+        rate: float
+        name: str
+        odd: bool
+
+        def allows(self, query, key, offset=0):
+            return (key % 2 == self.odd)[None, None, None, :]
+
+    mask = strided(1.5, "every other", True)
+    assert repr(mask) == "strided(1.5, every other, True)"
+    x = torch.randn(1, 2, 6, 8)
+    found = mh.attend(x, x, x, mask=mask)
+    assert torch.equal(found, mh.attend(x, x, x, mask=torch.arange(6) % 2 == 1, backend="dense"))

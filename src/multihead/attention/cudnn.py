@@ -23,6 +23,8 @@ def refuses(problem: Problem) -> str | None:
     dim = p.query.shape[3]
     if (reason := in_an_export() or (None if p.in_training else in_a_graph())) is not None:
         return reason
+    if p.in_training and torch.are_deterministic_algorithms_enabled():
+        return "cuDNN's way back adds up in no fixed order, and PyTorch is told to have one"
     if p.query.dtype not in (torch.bfloat16, torch.float16):
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
     if capability(p.query.device) < (9, 0):
@@ -45,7 +47,10 @@ def run(problem: Problem) -> Partial:
     given = _with_rows(p.query, p.key, p.value)
     out, lse, *_ = _forward(*given, None, True, 0.0, p.mask is not None, scale=p.scale)
     lse = lse.reshape(p.query.shape[:3])
-    return Partial(out, _no_gradient(lse.detach(), p.query) if p.differentiable else lse)
+    if not p.differentiable:
+        return Partial(out, lse)
+    marked = marked_operator if torch.compiler.is_compiling() else _Marked.apply
+    return Partial(out, marked(lse.detach(), p.query))
 
 
 def gradients(
@@ -68,21 +73,31 @@ def _with_rows(*tensors: Tensor) -> list[Tensor]:
     return [t if t.stride(-1) == 1 and 0 not in t.stride() else t.contiguous() for t in tensors]
 
 
-@torch.library.custom_op(
-    "multihead::without_gradient", mutates_args=(), schema="(Tensor lse, Tensor query) -> Tensor"
-)
-def _no_gradient(lse: Tensor, query: Tensor) -> Tensor:
+def _raise(ctx, *grads):
+    raise ValueError("cuDNN's lse has no gradient; ask for backend='fused', whose lse has one.")
+
+
+class _Marked(torch.autograd.Function):
     """An lse that says so where a gradient is asked of it, instead of giving none."""
+
+    @staticmethod
+    def forward(ctx, lse: Tensor, query: Tensor):
+        return lse.clone()
+
+    backward = staticmethod(_raise)
+
+
+@torch.library.custom_op(
+    "multihead::marked", mutates_args=(), schema="(Tensor lse, Tensor query) -> Tensor"
+)
+def marked_operator(lse, query):
+    """The same in a graph, which would trace the way back of a function."""
     return lse.clone()
 
 
-@_no_gradient.register_fake
+@marked_operator.register_fake
 def _(lse, query):
     return torch.empty_like(lse)
 
 
-def _raise(ctx, grad):
-    raise ValueError("cuDNN's lse has no gradient; ask for backend='fused', whose lse has one.")
-
-
-_no_gradient.register_autograd(_raise)
+marked_operator.register_autograd(_raise)

@@ -63,7 +63,7 @@ def plan(
         edges = query_edges[first : first + _STRIPS + 1]
         rows = row_edges[first : first + _STRIPS + 1].tolist()
         if problem.mask is None:
-            blocks = torch.full((1, 1, 1), FULL, dtype=torch.int8)
+            blocks = torch.full((1, 1, 1), FULL, dtype=torch.int8, device="cpu")
         else:
             blocks = problem.mask.blocks(edges, key_edges, offset)
         blocks = blocks.expand(-1, len(edges) - 1, len(key_edges) - 1)
@@ -148,4 +148,4 @@ def stack(strips: list[Strip], height: int) -> list[Piece]:
 
 
 def _edges(length: int, step: int) -> Tensor:
-    return torch.tensor([*range(0, length, step), length])
+    return torch.tensor([*range(0, length, step), length], device="cpu")

@@ -84,7 +84,7 @@ class documents(ById):
 
     def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
         ids = per_row(self.ids, torch.device("cpu"))
-        query = torch.arange(int(query_edges[-1]))
+        query = torch.arange(int(query_edges[-1]), device="cpu")
         mine, known = at(ids, stand(query, offset)[:, 0, :, 0])
         # Blocks whose ids do not meet are empty; blocks of a single id are full. A query that
         # stands outside the text may see nothing, which the extremes turn into PARTIAL.
@@ -153,8 +153,8 @@ class dense(Mask):
     def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
         allowed = self._full_rank()
         one_row, one_column = (n == 1 for n in allowed.shape[-2:])
-        query_edges = torch.tensor([0, 1]) if one_row else query_edges
-        key_edges = torch.tensor([0, 1]) if one_column else key_edges
+        query_edges = torch.tensor([0, 1], device="cpu") if one_row else query_edges
+        key_edges = torch.tensor([0, 1], device="cpu") if one_column else key_edges
         width = key_edges.diff()
         answers = []
         for first, last in zip(query_edges[:-1].tolist(), query_edges[1:].tolist(), strict=True):

@@ -42,7 +42,7 @@ class Mask:
 
     def blocks(self, query_edges: Tensor, key_edges: Tensor, offset: int | Tensor = 0) -> Blocks:
         """EMPTY, PARTIAL or FULL for every block between consecutive edges (1-D CPU tensors)."""
-        return torch.full((1, 1, 1), PARTIAL, dtype=torch.int8)  # always a legal answer
+        return torch.full((1, 1, 1), PARTIAL, dtype=torch.int8, device="cpu")  # always legal
 
     def reach(self) -> tuple[float, float]:
         """The least and the greatest key − query that may ever be allowed; ±inf where unbounded.
@@ -121,8 +121,7 @@ class Mask:
     def spell(self, data: Callable[[Tensor], str]) -> str:
         """The mask as one writes it, each tensor it carries spelled by `data`."""
         spelled = [
-            data(part) if isinstance(part, Tensor) else str(operator.index(part))  # type: ignore[arg-type]
-            for part in self.parts()  # index: a compiler may stand in for a number
+            data(part) if isinstance(part, Tensor) else _plain(part) for part in self.parts()
         ]
         return f"{type(self).__name__}({', '.join(spelled)})"
 
@@ -221,6 +220,12 @@ def stand(query: Tensor, offset: int | Tensor) -> Tensor:
     if isinstance(offset, Tensor):
         offset = offset.to(query.device)[:, None, None, None]
     return query[None, None, :, None] + offset
+
+
+def _plain(part: object) -> str:
+    """A number as it is written; `index`, for in a graph it may stand for any."""
+    number = isinstance(part, int) and not isinstance(part, bool)
+    return str(operator.index(part)) if number else f"{part}"  # pyright: ignore[reportArgumentType]
 
 
 def _same(a: object, b: object) -> bool:

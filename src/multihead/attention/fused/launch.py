@@ -45,7 +45,7 @@ _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64
 _BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _FEW_ROWS = 64  # of all heads of a group: for these the keys are shared out
-_LONG_CACHE, _IDLE = 2048, 4  # and for more of them, where else three in four processors would idle
+_LONG_CACHE, _IDLE = 2048, 3  # and for more, where else two of three multiprocessors would idle
 _DECODE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
 _SHARES = 2  # of the keys, for each multiprocessor at most: all of them are at work at once
 _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
@@ -94,8 +94,8 @@ def decodes(query: Tensor, key: Tensor) -> bool:
     (batch, heads, queries, _), (_, kv_heads, keys, _) = query.shape, key.shape
     if heads // kv_heads * queries <= _FEW_ROWS:
         return keys > 2 * _FEW_ROWS
-    works = blocks(queries, 128) * heads * batch  # of a kernel that shares out none
-    return keys >= _LONG_CACHE and _IDLE * works <= processors(query.device)
+    rows = batch * heads * queries  # of which a multiprocessor takes 128 where none are shared out
+    return keys >= _LONG_CACHE and _IDLE * rows <= 128 * processors(query.device)
 
 
 @on_its_device

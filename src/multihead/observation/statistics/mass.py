@@ -73,7 +73,7 @@ class _Mass(RowSum):
         total, offset = self.view.problem.key.shape[2], self.view.problem.offset
         offset = offset.cpu() if isinstance(offset, Tensor) else offset
         queries = torch.stack([tile.queries[0], tile.queries[-1] + 1]).cpu()
-        edges = torch.tensor([*range(0, total, self._width), total])
+        edges = torch.tensor([*range(0, total, self._width), total], device="cpu")
         assert isinstance(self.statistic, Mass)
         kinds = self.statistic.mask.blocks(queries, edges, offset)
         return (kinds != EMPTY).any(0)[0].expand(len(edges) - 1).tolist()
