@@ -136,6 +136,7 @@ GRAPHS: dict[str, Callable[[], mh.masks.Mask]] = {
     "causal": mh.causal,
     "window of 1,024": lambda: mh.causal() & mh.window(1024),
     "documents of 700": lambda: mh.causal() & mh.documents(_documents()),
+    "the same, ids on the host": lambda: mh.causal() & mh.documents(_documents().cpu()),
 }
 
 
@@ -146,6 +147,7 @@ def graph_row(name: str, back: bool) -> dict:
         "window of 1,024": lambda b, h, q, k: (q >= k) & (q - k < 1024),
         "documents of 700": lambda b, h, q, k: (q >= k) & (ids[q] == ids[k]),
     }
+    kinds["the same, ids on the host"] = kinds["documents of 700"]
     if name == "causal":
         theirs = torch.compile(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True))
     else:
