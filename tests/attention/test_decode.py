@@ -97,8 +97,9 @@ def test_however_many_shares_there_are(shares, grids, tiles, more):
         assert grids[0] == -(-tiles // -(-tiles // shares))
 
 
-@pytest.mark.parametrize("mask", [None, mh.causal(), WINDOW], ids=str)
-@pytest.mark.parametrize(("heads", "queries"), [(4, 50), (8, 17), (2, 130)])
+@pytest.mark.parametrize(
+    ("heads", "queries", "mask"), [(4, 50, mh.causal()), (8, 17, None), (2, 130, WINDOW)]
+)
 def test_more_rows_than_a_tile_has(grids, monkeypatch, heads, queries, mask):
     """Where they are too few to keep a device busy; two heads of keys."""
     monkeypatch.setattr(launch, "_SHARES", 1)
