@@ -110,6 +110,8 @@ def test_blocks_are_listed_once_for_all_layers(monkeypatch):
     assert [listed(offset=offsets), listed(offset=offsets), listed()] == [1, 1, 0]
     text[130:] = 9
     assert [listed(), listed()] == [1, 0]
+    object.__setattr__(mask, "left", mh.window(30))
+    assert [listed(), listed()] == [1, 0]
     at = id(mask)
     assert at in flex_blocks._LAST
     del mask

@@ -191,11 +191,12 @@ def test_flex_is_what_a_graph_takes_and_gives_gradients(name, tokens, monkeypatc
 
 def test_an_lse_without_a_gradient_says_so():
     lse, query = torch.zeros(1, 2, 3), torch.zeros(1, 2, 3, 4, requires_grad=True)
+    key = torch.zeros(1, 2, 3, 4)
 
-    def ask(lse, query):
+    def ask(lse, query, key=key):
         compiling = torch.compiler.is_compiling()
         marked = cudnn.marked_operator if compiling else cudnn._Marked.apply
-        return query.exp().sum(), marked(lse, query)
+        return query.exp().sum(), marked(lse, query, key)
 
     torch._dynamo.reset()
     compiled = torch.compile(lambda *given: ask(*given)[0], fullgraph=True, backend="aot_eager")
@@ -203,6 +204,9 @@ def test_an_lse_without_a_gradient_says_so():
         assert torch.autograd.grad(out, query)[0].eq(1).all()
     with pytest.raises(ValueError, match="ask for backend='fused'"):
         ask(lse, query)[1].sum().backward()
+    for marked in (cudnn._Marked.apply, cudnn.marked_operator):
+        for given in ((query, key), (key, query)):  # whichever of the two trains
+            assert marked(lse, *given).requires_grad
     torch._dynamo.reset()
     with pytest.raises(Exception, match="ask for backend='fused'"):
         torch.compile(ask, backend="aot_eager")(lse, query)

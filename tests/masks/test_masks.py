@@ -254,6 +254,12 @@ def test_a_mask_of_ones_own_is_made_of_anything():
         def allows(self, query, key, offset=0):
             return (key % 2 == self.odd)[None, None, None, :]
 
+    @frozen
+    class wrapped(Mask):
+        inner: Mask
+
+    assert not masks.known(wrapped(mh.causal()) & mh.window(3))
+    assert masks.known(~mh.causal() & mh.window(3) | mh.prefix(2))
     mask = strided(1.5, "every other", True)
     assert repr(mask) == "strided(1.5, every other, True)"
     x = torch.randn(1, 2, 6, 8)

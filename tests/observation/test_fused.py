@@ -11,6 +11,8 @@ from oracle import gold
 from whole_map import close, matrix
 
 import multihead as mh
+from multihead.attention import fused
+from multihead.observation import fused as by_kernels
 from multihead.observation.fused import look, swept
 from multihead.observation.statistics import find
 from multihead.observation.view import View
@@ -182,3 +184,12 @@ def test_a_mass_inside_a_compiled_function():
     torch._dynamo.reset()
     compiled = torch.compile(ask, backend="aot_eager")
     torch.testing.assert_close(compiled(p.query), ask(p.query), rtol=0, atol=1e-4)
+
+
+def test_in_a_graph_lse_comes_with_a_gradient(monkeypatch):
+    """cuDNN, which a graph takes in training, gives none; asked for nothing else, our kernels do."""
+    p = problem("causal")
+    assert DEVICE == "cuda" or look(p, ()).backend != "fused"
+    monkeypatch.setattr(by_kernels, "in_a_graph", lambda: "in a graph")
+    monkeypatch.setattr(fused, "hesitates", fused.refuses)
+    assert look(p, ()).backend == "fused"

@@ -50,7 +50,7 @@ def run(problem: Problem) -> Partial:
     if not p.differentiable:
         return Partial(out, lse)
     marked = marked_operator if torch.compiler.is_compiling() else _Marked.apply
-    return Partial(out, marked(lse.detach(), p.query))
+    return Partial(out, marked(lse.detach(), p.query, p.key))
 
 
 def gradients(
@@ -81,22 +81,22 @@ class _Marked(torch.autograd.Function):
     """An lse that says so where a gradient is asked of it, instead of giving none."""
 
     @staticmethod
-    def forward(ctx, lse: Tensor, query: Tensor):
+    def forward(ctx, lse: Tensor, query: Tensor, key: Tensor):
         return lse.clone()
 
     backward = staticmethod(_raise)
 
 
 @torch.library.custom_op(
-    "multihead::marked", mutates_args=(), schema="(Tensor lse, Tensor query) -> Tensor"
+    "multihead::marked", mutates_args=(), schema="(Tensor lse, Tensor query, Tensor key) -> Tensor"
 )
-def marked_operator(lse, query):
+def marked_operator(lse, query, key):
     """The same in a graph, which would trace the way back of a function."""
     return lse.clone()
 
 
 @marked_operator.register_fake
-def _(lse, query):
+def _(lse, query, key):
     return torch.empty_like(lse)
 
 

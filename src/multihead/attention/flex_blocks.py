@@ -8,6 +8,7 @@ looks into no data.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from typing import NamedTuple
@@ -102,19 +103,20 @@ _MUCH = 2**20  # numbers: to compare more takes as long as to list them
 
 
 def _kept(mask: Mask, sizes: tuple[int, int], offset: int | Tensor, device: torch.device) -> Tensor:
-    _, data = masks.write(mask)
+    text, data = masks.write(mask)
     at_hand = all(t.device.type == "cpu" for t in data) and sum(t.numel() for t in data) <= _MUCH
     if isinstance(offset, Tensor) or not at_hand:
         return _blocks(mask, -1, *sizes, offset).to(device)
-    asked, last = (*sizes, offset, device), _LAST.get(id(mask))
+    asked, last = (text, *sizes, offset, device), _LAST.get(id(mask))
     same = last is not None and last.mask() is mask and last.asked == asked
     if last is None or not same or not all(map(torch.equal, last.data, data)):
         with torch.inference_mode(False):  # whoever trains may ask for them next
             listed, was = _blocks(mask, -1, *sizes, offset).to(device), [t.clone() for t in data]
-        last = _LAST[id(mask)] = _Last(weakref.ref(mask, _forget), was, asked, listed)
+        forget = functools.partial(_forget, id(mask))
+        last = _LAST[id(mask)] = _Last(weakref.ref(mask, forget), was, asked, listed)
     return last.listed
 
 
-def _forget(dead: weakref.ref[Mask]) -> None:
-    for at in [at for at, last in [*_LAST.items()] if last.mask is dead]:
+def _forget(at: int, dead: weakref.ref[Mask]) -> None:
+    if (last := _LAST.get(at)) is not None and last.mask is dead:
         del _LAST[at]

@@ -32,7 +32,7 @@ from torch import Tensor
 from .by_data import dense, documents, padding
 from .by_place import causal, offset, prefix, window
 from .by_token import after_same_token, same_token
-from .mask import EMPTY, FULL, PARTIAL, Mask
+from .mask import EMPTY, FULL, PARTIAL, Mask, both, either, outside
 
 __all__ = ["EMPTY", "FULL", "PARTIAL", "Mask", "known", "read", "write"]
 
@@ -68,8 +68,9 @@ def write(mask: Mask) -> tuple[str, list[Tensor]]:
 
 def known(mask: Mask) -> bool:
     """Whether every mask in this one stands in the table, so that it can be written and read."""
-    inner = [part for part in mask.parts() if isinstance(part, Mask)]
-    return all(map(known, inner)) if inner else MASKS.get(type(mask).__name__) is type(mask)
+    if isinstance(mask, both | either | outside):
+        return all(known(part) for part in mask.parts() if isinstance(part, Mask))
+    return MASKS.get(type(mask).__name__) is type(mask)
 
 
 def read(text: str, tensors: Sequence[Tensor] = ()) -> Mask:

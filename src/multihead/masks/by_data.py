@@ -66,8 +66,8 @@ class ById(Mask):
 class documents(ById):
     """A query sees the keys of its own document: `ids` names the document at each position.
 
-    Also for a GPU, ids had better stay on the host: a mask is asked there which parts of the map
-    are empty, and layers that share the mask ask once.
+    Keep ids on the host, even for a GPU: it is asked there which parts of the map are empty, and
+    layers that are given the same mask ask once.
 
     >>> print(documents([1, 1, 1, 2, 2, 3, 3, 3]).draw())
     ■ ■ ■ · · · · ·

@@ -64,7 +64,10 @@ def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "
     Who asks the same again and again plans once.
     """
     plan = asked if isinstance(asked, Plan) else plan_of(asked)
-    if backend == "auto" and plan.wanted and fused.hesitates(problem) is None:
+    tells = (
+        plan.wanted or in_a_graph() is not None
+    )  # which may pull at lse: cuDNN's has no gradient
+    if backend == "auto" and tells and fused.hesitates(problem) is None:
         used = "fused"  # where there is something to tell it costs least
     else:
         used = choose(problem, backend).backend
