@@ -9,25 +9,23 @@ def gpu(body: dict) -> str:
     """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
     told = body["machine"]
     where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    parts = [part(body) for part in _PARTS]
-    return "\n\n".join([where, *(part for part in parts if part)])
+    return "\n\n".join([where, *(part(body) for part in _PARTS)])
 
 
 _ROW = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
 _COLUMNS = "flash | cuDNN | efficient | flex | eager with entropy | `attend` | our kernel, plain | "
-_SWEEPS = ("received", "map", "mass")  # the last was not always timed
+_SWEEPS = ("received", "map", "mass")
 
 
 def _forward(body: dict) -> str:
-    sweeps = _sweeps(body)
     rows = [
         (
             f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW),
-            bold(r["observing"] / fastest(r)), *(f"{r[n] / r['plain']:.2f}" for n in sweeps),
+            bold(r["observing"] / fastest(r)), *(f"{r[n] / r['plain']:.2f}" for n in _SWEEPS),
         )
         for r in body["forward"]
     ]  # fmt: skip
-    of_plain = " | ".join(f"{_SHOWN.get(n, n)}, of our plain" for n in sweeps)
+    of_plain = " | ".join(f"{_SHOWN.get(n, n)}, of our plain" for n in _SWEEPS)
     head = f"{_COLUMNS}observing | observing, of the fastest SDPA | {of_plain}"
     return table(f"batch, heads, tokens, dim | | {head}", rows)
 
@@ -39,7 +37,7 @@ def _backward(body: dict) -> str:
     rows = [
         (
             f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, (*_ROW, "entropy")),
-            bold(r["observing"] / fastest(r)) if "observing" in r else "–",
+            bold(r["observing"] / fastest(r)),
         )
         for r in body["backward"]
     ]  # fmt: skip
@@ -50,8 +48,7 @@ def _backward(body: dict) -> str:
 
 def _decode(body: dict) -> str:
     rows = [
-        (f"{r['batch']}, {r['tokens']:,}, {r.get('dim', 128)}", *_times(r, _ROW))
-        for r in body["decode"]
+        (f"{r['batch']}, {r['tokens']:,}, {r['dim']}", *_times(r, _ROW)) for r in body["decode"]
     ]
     return table(f"decoding, 32 heads on 8: batch, tokens, dim | {_COLUMNS}observing", rows)
 
@@ -60,11 +57,11 @@ def _growing(body: dict) -> str:
     names = (*_ROW[:3], *_ROW[5:])
     rows = [
         ("a step of decoding" if r["decoding"] else "a causal text", *_times(r, names))
-        for r in body.get("growing", ())
+        for r in body["growing"]
     ]
     head = "32 heads on 8, 4,096 tokens and a few more at each call; with the host's part"
     head += f" | {_COLUMNS.replace('flex | eager with entropy | ', '')}observing"
-    return table(head, rows) if rows else ""
+    return table(head, rows)
 
 
 def _odd(body: dict) -> str:
@@ -73,11 +70,11 @@ def _odd(body: dict) -> str:
             f"{r['batch']}, 16, {r['tokens']:,}, {r['dim']}", _kind(r),
             *_times(r, ("flash", "cuDNN", "attend", "plain")), bold(r["plain"] / r["cuDNN"]),
         )
-        for r in body.get("odd", ())
+        for r in body["odd"]
     ]  # fmt: skip
     head = "a length that is not round, met often: batch, heads, tokens, dim | | flash | cuDNN"
     head += " | `attend` | our kernel, plain | ours, of cuDNN"
-    return table(head, rows) if rows else ""
+    return table(head, rows)
 
 
 def _choice(body: dict) -> str:
@@ -86,10 +83,10 @@ def _choice(body: dict) -> str:
             r["question"], f"{r['dim']}", "both" if r["back"] else "forward",
             *_times(r, ("auto", "fused", "flex", *_ROW[:3])),
         )
-        for r in body.get("choice", ())
+        for r in body["choice"]
     ]  # fmt: skip
     head = "4 × 16 × 4,096, causal | dim | pass | `attend` | our kernel | flex, through `attend`"
-    return table(f"{head} | flash | cuDNN | efficient", rows) if rows else ""
+    return table(f"{head} | flash | cuDNN | efficient", rows)
 
 
 def _few(body: dict) -> str:
@@ -98,22 +95,22 @@ def _few(body: dict) -> str:
             f"{r['batch']}, {r['heads']} on {r['kv_heads']}, {r['queries']:,} over {r['keys']:,}, "
             f"{r['dim']}", *_times(r, (*_ROW[:3], *_ROW[5:])), bold(r["attend"] / r["cuDNN"]),
         )
-        for r in body.get("few", ())
+        for r in body["few"]
     ]  # fmt: skip
     head = "batch, heads, queries over keys, dim | flash | cuDNN | efficient | `attend`"
     head += " | our kernel, plain | observing | `attend`, of cuDNN with its plan made"
-    return table(head, rows) if rows else ""
+    return table(head, rows)
 
 
 def _graph(body: dict) -> str:
     rows = [
         (r["question"], "both" if r["back"] else "forward",
          *_times(r, ("attend", "compiled", "theirs")), bold(r["compiled"] / r["theirs"]))
-        for r in body.get("graph", ())
+        for r in body["graph"]
     ]  # fmt: skip
     head = "4 × 16 × 4,096, 128 wide | pass | `attend` | in a compiled graph"
     head += " | SDPA or FlexAttention, compiled | `attend` in a graph, of these"
-    return table(head, rows) if rows else ""
+    return table(head, rows)
 
 
 _PARTS = (_forward, _backward, _decode, _growing, _odd, _few, _choice, _graph)
@@ -122,10 +119,6 @@ _PARTS = (_forward, _backward, _decode, _growing, _odd, _few, _choice, _graph)
 def fastest(row: dict) -> float:
     """Of SDPA's backends, those that answered."""
     return min(row[name] for name in _ROW[:3] if row.get(name))
-
-
-def _sweeps(body: dict) -> list[str]:
-    return [n for n in _SWEEPS if n in body["forward"][0]]
 
 
 def _kind(row: dict) -> str:
@@ -183,7 +176,7 @@ def gpu_bar(body: dict) -> str:
 
 
 def gpu_sweeps(body: dict) -> str:
-    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _sweeps(body)}
+    ratios = {n: [r[n] / r["plain"] for r in body["forward"]] for n in _SWEEPS}
     return "; ".join(f"{n} {_span(some)}" for n, some in ratios.items())
 
 
