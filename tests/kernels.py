@@ -55,6 +55,13 @@ if torch.cuda.is_available():
     CASES["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
                                       "value_dim": 104}  # fmt: skip
 
+# From the narrowest to the widest heads, and values of another width than keys.
+_MANY = {"queries": 300, "keys": 333} if torch.cuda.is_available() else {}
+for dim, value_dim in ((32, 32), (192, 128), (256, 256)):
+    widths = {"mask": mh.causal(), "dim": dim, "value_dim": value_dim}
+    CASES[f"{dim} wide, values {value_dim}"] = {**widths, **_MANY}
+    CASES[f"{dim} wide, values {value_dim}, decoding"] = {**widths, "queries": 2, "keys": 300}
+
 
 def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Problem:
     asked = dict(CASES[name])
