@@ -40,20 +40,24 @@ CASES: dict[str, dict] = {
     "logits beyond 100": {"mask": mh.causal(), "scale": 25.0},
 }
 
-# On a GPU also as wide as heads are, and over several of the tiles that are laid out for those.
+# The same as wide as the heads that have kernels of their own on Hopper, and over several of the
+# tiles that are laid out for those: on a GPU, or on a Hopper that is played (hopper_played.py).
+WIDTHS = (32, 64, 128, 256)
 _FEW_ROWS = ("one query", "three queries", "decoding, sinks", "one key", "odd widths")
+WIDE: dict[str, dict] = {}
+for name, case in CASES.items():
+    for width in WIDTHS if name not in _FEW_ROWS else ():
+        sizes = {"queries": 9 * case.get("queries", 23), "keys": 333}
+        WIDE[f"{name}, {width} wide"] = {**case, **sizes, "dim": width, "value_dim": width}
+for width in WIDTHS:
+    square = {"queries": 300, "keys": 300, "dim": width, "value_dim": width}
+    WIDE[f"square, {width} wide"] = square
+    WIDE[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
+    WIDE[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "group": 3}
+WIDE["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
+                                 "value_dim": 104}  # fmt: skip
 if torch.cuda.is_available():
-    for name, case in [*CASES.items()]:
-        for width in (64, 128) if name not in _FEW_ROWS else ():
-            sizes = {"queries": 9 * case.get("queries", 23), "keys": 333}
-            CASES[f"{name}, {width} wide"] = {**case, **sizes, "dim": width, "value_dim": width}
-    for width in (64, 128):  # what the Hopper kernel takes
-        square = {"queries": 300, "keys": 300, "dim": width, "value_dim": width}
-        CASES[f"square, {width} wide"] = square
-        CASES[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
-        CASES[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "group": 3}
-    CASES["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
-                                      "value_dim": 104}  # fmt: skip
+    CASES |= WIDE
 
 # From the narrowest to the widest heads, and values of another width than keys.
 _MANY = {"queries": 300, "keys": 333} if torch.cuda.is_available() else {}
@@ -64,7 +68,7 @@ for dim, value_dim in ((32, 32), (192, 128), (256, 256)):
 
 
 def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Problem:
-    asked = dict(CASES[name])
+    asked = dict((CASES | WIDE)[name])
     given = {n: asked.pop(n) for n in [*asked] if n in ("group", "kv_heads", "queries", "keys",
                                                         "dim", "value_dim")}  # fmt: skip
     small = {"queries": 23, "keys": 37, "dim": 16, "value_dim": 16, "group": 2, "kv_heads": 1}

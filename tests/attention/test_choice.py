@@ -17,14 +17,17 @@ def on(monkeypatch):
 
     def gpu(*numbers: int) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: numbers)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
         monkeypatch.setattr(launch, "processors", lambda _: 132)
-        for remembers in (fused._machine, capability):
+        forget()
+
+    def forget() -> None:
+        for remembers in (fused._machine, fused.cudnn._widest, capability):
             remembers.cache_clear()
 
     yield gpu
     monkeypatch.undo()
-    for remembers in (fused._machine, capability):
-        remembers.cache_clear()
+    forget()
 
 
 def chosen(queries, keys, mask=None, *, batch=1, dim=128, grad=False, **more) -> str:
@@ -48,6 +51,18 @@ def test_a_plain_question_goes_to_pytorch(on):
     assert chosen(5000, 77) == "sdpa"  # few keys: its kernel is the faster
 
 
+def test_wide_heads_go_to_pytorch_where_cudnn_takes_them(on, monkeypatch):
+    on(9, 0)
+    assert [chosen(4096, 4096, dim=dim) for dim in (192, 256)] == ["sdpa", "sdpa"]
+    assert chosen(4096, 4096, dim=264) == "flex"
+    on(10, 0)
+    assert chosen(4096, 4096, dim=192) == "fused"
+    on(9, 0)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 90900)
+    fused.cudnn._widest.cache_clear()
+    assert [chosen(4096, 4096, dim=dim) for dim in (128, 192)] == ["sdpa", "fused"]
+
+
 @pytest.mark.parametrize(
     ("queries", "keys"), [(1, 4097), (2, 5001), (32, 129), (32, 4096), (128, 2048)]
 )
@@ -64,8 +79,8 @@ def test_lengths_that_are_not_round_go_to_our_kernels_without_gradients(on, leng
     assert chosen(*lengths) == "fused"
     assert chosen(*lengths, grad=True) == "sdpa"
     assert chosen(*lengths, backend="sdpa") == "sdpa"
-    for dim in (32, 80):  # no kernel of ours is laid out for these
-        assert chosen(*lengths, dim=dim) == "sdpa"
+    for dim, backend in {32: "fused", 256: "fused", 48: "sdpa", 80: "sdpa"}.items():
+        assert chosen(*lengths, dim=dim) == backend  # ours where a kernel is laid out for the width
     on(10, 0)
     assert chosen(*lengths) == "sdpa"
     on(8, 0)

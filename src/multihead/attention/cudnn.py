@@ -1,8 +1,9 @@
 """cuDNN's fused kernel, which PyTorch brings: the fastest on Hopper where the question is plain.
 
 All keys, or a square causal map; bfloat16 and float16; heads of one width, a multiple of 8 up to
-128. Its lse comes without a gradient: who asks for one is told, and our own kernels have it. Its
-way back takes any kernel's out and lse. In a compiled graph it is asked in training alone.
+128, or 256 on Hopper. Its lse comes without a gradient: who asks for one is told, and our own
+kernels have it. Its way back takes any kernel's out and lse. In a compiled graph it is asked in
+training alone.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import Partial, Problem, capability, in_a_graph, in_an_export
+from .problem import Partial, Problem, capability, in_a_graph, in_an_export, remembered
 
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
-_WIDEST = 128
+
+
+@remembered
+def _widest(device: torch.device) -> int:
+    """By PyTorch's own check (sdp_utils.cpp): wide heads since cuDNN 9.10, on Hopper alone."""
+    wide = capability(device) == (9, 0) and (torch.backends.cudnn.version() or 0) >= 91000
+    return 256 if wide else 128
 
 
 def refuses(problem: Problem) -> str | None:
     """Why this kernel cannot answer, or None; of a problem without mask or with a causal one."""
     p = problem
-    dim = p.query.shape[3]
+    dim, widest = p.query.shape[3], _widest(p.query.device)
     if (reason := in_an_export() or (None if p.in_training else in_a_graph())) is not None:
         return reason
     if p.in_training and torch.are_deterministic_algorithms_enabled():
@@ -29,8 +36,8 @@ def refuses(problem: Problem) -> str | None:
         return f"cuDNN's kernel is for bfloat16 and float16, and this is {p.query.dtype}"
     if capability(p.query.device) < (9, 0):
         return "cuDNN's kernel is the fastest from compute capability 9.0 on alone"
-    if dim != p.value.shape[3] or dim % 8 or dim > _WIDEST:
-        return f"cuDNN's kernel takes heads of one width, a multiple of 8 up to {_WIDEST}"
+    if dim != p.value.shape[3] or dim % 8 or dim > widest:
+        return f"cuDNN's kernel takes heads of one width, a multiple of 8 up to {widest}"
     if p.mask is not None and (p.offset != 0 or p.query.shape[2] != p.key.shape[2]):
         return "cuDNN's kernel takes a causal mask where queries and keys are the same tokens alone"
     if p.query.shape[2] < 2 or p.key.shape[2] < 2:  # a cache grows, and it plans for each length

@@ -101,12 +101,13 @@ def rather(problem: Problem) -> str | None:
     p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
     if p.query.device.type != "cuda" or p.differentiable or refuses(p) is not None:
         return None
-    from .launch import decodes, hopper_takes
+    from .launch import decodes
+    from .sizes import ring_of
 
     if decodes(p.query, p.key):
         return "cuDNN would plan for every length of a cache that grows"
     often_new = lengths[1] >= _LONG and any(n % _LOT for n in lengths)
-    if not often_new or not hopper_takes(p.query.device, p.query.shape[3]):
+    if not often_new or ring_of(p.query.device, p.query.shape[3]) is None:
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
 

@@ -120,7 +120,7 @@ def _block(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED and DIM == 64  # wider ones lack registers
+    CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED and DIM <= 64  # wider ones lack registers
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, block, offset, length, walk = work
     _, heads, _, queries, _, left, right, _, _, scale, cap, prefix = numbers

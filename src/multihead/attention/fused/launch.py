@@ -2,23 +2,31 @@
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
-"""Sizes of tiles by device and shape, and the launch of each kernel."""
+"""The launch of each kernel."""
 
 from __future__ import annotations
-
-import functools
 
 import torch
 from torch import Tensor
 
 from ..band import FAR, Band
-from ..problem import capability
-from .again import INTERPRETED, launch
+from .again import launch
 from .backward import key_kernel, query_kernel
 from .decode import merge_kernel, share_kernel
 from .forward import forward_kernel
 from .masses import masses_kernel
-from .question import Asked, Pulls, Question, Sizes, Told
+from .question import Asked, Pulls, Question, Told
+from .sizes import (
+    Ring,
+    Sizes,
+    backward_sizes,
+    decode_sizes,
+    forward_sizes,
+    is_hopper,
+    processors,
+    ring_of,
+    sweep_sizes,
+)
 from .tensors import (
     blocks,
     empty_like_rows,
@@ -30,63 +38,14 @@ from .tensors import (
     width,
 )
 
-# On Hopper, by the width of a head and whether each row sees about half of the keys. Measured on an
-# H200 with benchmarks/gpu.py; the first whose width is enough.
-_HOPPER = {
-    (64, False): Sizes(64, 128, 4, 3),
-    (64, True): Sizes(64, 64, 4, 3),
-    (128, False): Sizes(128, 128, 8, 3),
-    (128, True): Sizes(64, 64, 4, 3),
-    (256, False): Sizes(64, 64, 4, 2),
-    (256, True): Sizes(64, 64, 4, 2),
-}
-_ON_HOPPER = (64, 128)  # widths that hopper.py's shared memory and registers are laid out for
-_SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
-_BACKWARD = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
-_ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _FEW_ROWS = 64  # of all heads of a group: for these the keys are shared out
 _LONG_CACHE, _IDLE = 2048, 3  # and for more, where else two of three multiprocessors would idle
-_DECODE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
 _SHARES = 2  # of the keys, for each multiprocessor at most: all of them are at work at once
-_SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
-
-
-def is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and capability(device)[0] == 9
-
-
-def hopper_takes(device: torch.device, dims: int) -> bool:
-    """Whether heads of that width have kernels of their own on this device."""
-    return dims in _ON_HOPPER and is_hopper(device)
 
 
 def pointers_of(question: Question, spare: Tensor) -> dict:
     """The numbers of a question for a kernel in Gluon: where there is nothing, a spare pointer."""
     return {name: spare if n is None else n for name, n in question.numbers.items()}
-
-
-@functools.cache
-def processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def sizes(device: torch.device, dim: int, *, causal: bool = False) -> Sizes:
-    """The tile of the forward kernel."""
-    if INTERPRETED:
-        return _SMALL
-    if not is_hopper(device):
-        return next(s for wide, s in _ELSEWHERE.items() if dim <= wide)
-    return next(s for (wide, c), s in _HOPPER.items() if dim <= wide and c == causal)
-
-
-def sweep_sizes(device: torch.device, dim: int) -> Sizes:
-    """The tile of sweeps, which have one product where the forward kernel has two."""
-    if INTERPRETED:
-        return _SMALL
-    table = _SWEEP if is_hopper(device) else _ELSEWHERE
-    return next(s for wide, s in table.items() if dim <= wide)
 
 
 def decodes(query: Tensor, key: Tensor) -> bool:
@@ -106,10 +65,11 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
-    if tile is None and dims == value_dims and hopper_takes(q.device, dims):
-        return _on_hopper(question._replace(query=q, key=k, value=v), asked)
+    ring = ring_of(q.device, dims) if dims == value_dims else None
+    if tile is None and ring is not None:
+        return _on_hopper(question._replace(query=q, key=k, value=v), asked, ring)
     band = question.band
-    rows, keys, warps, stages, registers = tile or sizes(
+    rows, keys, warps, stages = tile or forward_sizes(
         q.device, max(dims, value_dims), causal=band.right <= 0
     )
     out = empty_like_rows(q, heads, queries, v.shape[3])
@@ -119,12 +79,12 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
         rows_of(out, rows, value_dims), *told[1:], numbers_of(asked.masses, q.device),
         question.sinks, **question.numbers, SINKS=question.sinks is not None, **asked.flags,
         MASSES=len(asked.masses), ONE_SIDED=band.right <= 0, ROWS=rows, KEYS=keys, DIM=dims,
-        VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
+        VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return told
 
 
-def _on_hopper(question: Question, asked: Asked) -> Told:
+def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     """The same by a warp that fetches and groups of warps that compute."""
     from .hopper import hopper_kernel
 
@@ -133,8 +93,8 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     dims, sinks = width(dim), question.sinks
     # The first keys lie in one tile, which the kernel looks at once more; other bands need a walk.
     first = asked.masses[0] if len(asked.masses) == 1 else Band()
-    in_sight = first.length <= 128 and (first.left, first.right) == (FAR, FAR)
-    first_keys = 0 if not in_sight else 8 if first.length <= 8 else 128  # that are looked at
+    in_sight = first.length <= ring.keys and (first.left, first.right) == (FAR, FAR)
+    first_keys = 0 if not in_sight else 8 if first.length <= 8 else ring.keys  # that are looked at
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
@@ -143,15 +103,15 @@ def _on_hopper(question: Question, asked: Asked) -> Told:
     # A program takes block after block where the next queries find room in shared memory, where one
     # order of all blocks, the longest first, shares them out evenly, and where the time between two
     # of them counts.
-    laps = dims == 64 and (batch == 1 or not one_sided) and k.shape[2] <= 1 << 15
+    laps = ring.laps and (batch == 1 or not one_sided) and k.shape[2] <= 1 << 15
     programs = min(works, processors(q.device)) if laps else works
     launch(
         hopper_kernel, (programs,), {"num_warps": 4},
-        *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, 128), (v, 128), (out, 64))),
+        *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, ring.keys), (v, ring.keys), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
         works=works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None,
-        **asked.flags, ONE_SIDED=one_sided, KEYS=128, DIM=dims, STAGES=3, TURNS=dims == 128,
-        LAPS=laps,
+        **asked.flags, ONE_SIDED=one_sided, KEYS=ring.keys, DIM=dims, STAGES=ring.stages,
+        TURNS=ring.turns, LAPS=laps,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told
@@ -164,9 +124,8 @@ def _decode(question: Question, asked: Asked) -> Told:
     q = q if q.stride(-1) == 1 else q.contiguous()
     batch, heads, queries, dim = q.shape
     value_dim = v.shape[3]
-    tile = next(s for wide, s in _DECODE.items() if max(dim, value_dim) <= wide)
-    rows = tile.rows if question.group * queries <= tile.rows else _FEW_ROWS
-    keys = _SMALL.keys if INTERPRETED else tile.keys
+    rows, keys, warps, stages = decode_sizes(q.device, max(dim, value_dim))
+    rows = rows if question.group * queries <= rows else _FEW_ROWS
     row_blocks = blocks(question.group * queries, rows)
     wanted = max(1, _SHARES * processors(q.device) // (batch * k.shape[1] * row_blocks))
     first, last = question.in_sight
@@ -183,7 +142,7 @@ def _decode(question: Question, asked: Asked) -> Told:
     early = is_hopper(q.device)  # it can set up a kernel while the one before is still at work
     launch(
         share_kernel, (shares * row_blocks, k.shape[1], batch),
-        {"num_warps": tile.warps, "num_stages": tile.stages},
+        {"num_warps": warps, "num_stages": stages},
         q, rows_of(k, keys, width(dim)), rows_of(v, keys, value_dims), parts, carried, best,
         q_batch=q.stride(0), q_head=q.stride(1), q_row=q.stride(2), dim=dim, value_dim=value_dim,
         first=first, shares=shares, per_share=per_share, **question.numbers, **carries, ROWS=rows,
@@ -207,18 +166,18 @@ def masses(question: Question, lse: Tensor, bands: tuple[Band, ...]) -> Tensor:
     dims, lse = width(dim), lse.contiguous()
     found = q.new_empty(len(bands), batch, heads, queries, dtype=torch.float32)
     numbers = numbers_of(bands, q.device)
-    if hopper_takes(q.device, dims):
+    if (ring := ring_of(q.device, dims)) is not None:
         from .hopper_sweep import masses_on_hopper
 
-        rows = dims  # of a program: keys of wide heads had better serve more of them
+        rows, stages = ring.sweep
         launch(
             masses_on_hopper, (blocks(queries, rows) * heads, batch, len(bands)),
             {"num_warps": rows // 16, "maxnreg": 80},
             tiles_of(q, rows, dims), tiles_of(k, 64, dims), lse, found, numbers,
-            **pointers_of(question, lse), ROWS=rows, KEYS=64, DIM=dims, STAGES=3,
+            **pointers_of(question, lse), ROWS=rows, KEYS=64, DIM=dims, STAGES=stages,
         )  # fmt: skip
         return found
-    rows, keys, warps, _, _ = sweep_sizes(q.device, dims)
+    rows, keys, warps, _ = sweep_sizes(q.device, dims)
     masses_kernel[(blocks(queries, rows) * heads, batch)](
         rows_of(q, rows, dims), rows_of(k, keys, dims), lse, found, numbers, **question.numbers,
         MASSES=len(bands), ROWS=rows, KEYS=keys, DIM=dims, num_warps=warps, num_stages=2,
@@ -233,10 +192,7 @@ def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) ->
     batch, heads, queries, dim = q.shape
     kv_heads, length, value_dim = k.shape[1], k.shape[2], v.shape[3]
     dims, value_dims = width(dim), width(value_dim)
-    rows, keys, warps, stages, registers = (
-        _SMALL if INTERPRETED
-        else next(s for wide, s in _BACKWARD.items() if max(dims, value_dims) <= wide)
-    )  # fmt: skip
+    rows, keys, warps, stages = backward_sizes(q.device, max(dims, value_dims))
     dq = empty_like_rows(q, heads, queries, dim)
     dk = empty_like_rows(k, kv_heads, length, dim)
     dv = empty_like_rows(v, kv_heads, length, value_dim)
@@ -249,7 +205,7 @@ def backward(question: Question, grad_out: Tensor, lse: Tensor, pulls: Pulls) ->
     common = dict(
         **question.numbers, plain_scale=question.scale, ENTROPY=pulls.entropy is not None,
         DISTANCE=pulls.distance is not None, MASSES=len(pulls.bands), ROWS=rows, KEYS=keys,
-        DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages, maxnreg=registers,
+        DIM=dims, VALUE_DIM=value_dims, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     query_kernel[(blocks(queries, rows) * heads, batch)](
         *read, rows_of(dq, rows, dims), *told, **common

@@ -13,16 +13,6 @@ from ..problem import Problem
 _LOG2E = 1.4426950408889634
 
 
-class Sizes(NamedTuple):
-    """A tile, and the warps and stages that work on it."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-    registers: int | None = None  # of a thread at most; None: as many as it likes
-
-
 class Question(NamedTuple):
     """A problem as kernels take it: its mask is a band."""
 

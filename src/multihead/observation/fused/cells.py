@@ -20,9 +20,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.band import FAR
-from ...attention.fused.again import launch
-from ...attention.fused.launch import INTERPRETED, hopper_takes, pointers_of
+from ...attention.fused.again import INTERPRETED, launch
+from ...attention.fused.launch import pointers_of
 from ...attention.fused.question import Question
+from ...attention.fused.sizes import Ring, ring_of
 from ...attention.fused.tensors import (
     blocks,
     on_device,
@@ -198,8 +199,9 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
     q, k = plain(question.query), plain(question.key)
     batch, heads, _, dim = q.shape
     cells = len(edges[0]) - 1
-    if hopper_takes(q.device, width(dim)) and _fits(edges):
-        return _on_hopper(question._replace(query=q, key=k), lse, cells)
+    ring = ring_of(q.device, width(dim))
+    if ring is not None and _fits(edges):
+        return _on_hopper(question._replace(query=q, key=k), lse, cells, ring)
     total = q.new_zeros(batch, heads, cells, cells, dtype=torch.float32)
     largest = torch.zeros_like(total)
     longest = [max(1, *(b - a for a, b in pairwise(some))) for some in edges]
@@ -215,7 +217,7 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
         k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, EVEN=even,
         UNBOUNDED=question.band.left == FAR,
         HEIGHT=stretch[0], WIDTH=stretch[1], SIDE=_SIDE, DOWN=parts[0], ACROSS=parts[1],
-        DIM=width(dim), num_warps=4, num_stages=3,
+        DIM=width(dim), num_warps=4, num_stages=3 if dim <= 128 else 2,
     )  # fmt: skip
     return total, largest
 
@@ -228,7 +230,7 @@ def _fits(edges: list[list[int]]) -> bool:
     return not rest and not more and tall % _PART == 0 and tall > 0 and whole
 
 
-def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+def _on_hopper(question: Question, lse: Tensor, cells: int, ring: Ring) -> tuple[Tensor, Tensor]:
     """Every 16 rows by a warp of their own, then those of a cell together."""
     from .hopper import cells_on_hopper
 
@@ -236,14 +238,14 @@ def _on_hopper(question: Question, lse: Tensor, cells: int) -> tuple[Tensor, Ten
     batch, heads, queries, dim = q.shape
     dims, parts = width(dim), queries // _PART
     found = q.new_empty(2, batch, heads, parts, cells, dtype=torch.float32)
-    rows = dims  # of a program; keys of wide heads had better serve more of them
+    rows, stages = ring.sweep
     common = {"WIDTH": k.shape[2] // cells, "ROWS": rows, "KEYS": _KEYS, "cells": cells}
     launch(
         cells_on_hopper, (blocks(queries, rows) * heads, batch),
         {"num_warps": rows // _PART, "maxnreg": 80},
         tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
         **pointers_of(question, lse), **common, UNBOUNDED=question.band.left == FAR, DIM=dims,
-        STAGES=3,
+        STAGES=stages,
     )  # fmt: skip
     total, largest = (q.new_empty(batch, heads, cells, cells, dtype=torch.float32) for _ in "ab")
     launch(

@@ -16,8 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ...attention.fused.again import launch
-from ...attention.fused.launch import hopper_takes, pointers_of, sweep_sizes
+from ...attention.fused.launch import pointers_of
 from ...attention.fused.question import Question
+from ...attention.fused.sizes import ring_of, sweep_sizes
 from ...attention.fused.tensors import blocks, on_its_device, plain, rows_of, tiles_of, width
 from ...attention.fused.tile import (
     NEVER,
@@ -31,6 +32,8 @@ from ...attention.fused.tile import (
     tile_at,
     where_and_how_long,
 )
+
+_WIDEST_ON_HOPPER = 128  # wider ones leave a multiprocessor two small programs: too few
 
 
 @triton.jit
@@ -88,10 +91,11 @@ def received(question: Question, lse: Tensor) -> Tensor:
     batch, heads, _, dim = q.shape
     dims, keys = width(dim), k.shape[2]
     found = q.new_empty(batch, heads, keys, dtype=torch.float32)
-    if hopper_takes(q.device, dims):
+    ring = ring_of(q.device, dims)
+    if ring is not None and dims <= _WIDEST_ON_HOPPER:
         from .hopper import received_on_hopper
 
-        down = dims  # keys of a program: rows of wide heads had better serve more of them
+        down, _ = ring.sweep  # keys of a program
         launch(
             received_on_hopper, (blocks(keys, down) * heads, batch),
             {"num_warps": down // 16, "maxnreg": 80},
@@ -100,7 +104,7 @@ def received(question: Question, lse: Tensor) -> Tensor:
         )  # fmt: skip
         return found
     # Keys go down here, and rows across.
-    down, across, warps, stages, _ = sweep_sizes(q.device, dims)
+    down, across, warps, stages = sweep_sizes(q.device, dims)
     received_kernel[(blocks(keys, down) * heads, batch)](
         rows_of(q, across, dims), rows_of(k, down, dims), lse.contiguous(), found,
         **question.numbers, ROWS=across, KEYS=down, DIM=dims, num_warps=warps, num_stages=stages,

@@ -1,0 +1,114 @@
+"""The Hopper kernels without a Hopper: played in Python, event by event (hopper_played.py)."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+import hopper_events
+import hopper_played
+import zoo
+from kernels import DEVICE, WIDE, grad_of, problem
+from oracle import assert_by_the_rule
+from told import assert_swept, assert_told
+from triton.runtime.errors import InterpreterError
+
+import multihead as mh
+from multihead.attention import fused
+from multihead.attention.band import Band
+from multihead.attention.fused import Asked, launch, sizes
+from multihead.attention.fused.sizes import Ring
+
+pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU: test_fused.py runs them")
+
+# Of the widths that differ in how tiles arrive alone, those in which a walk differs.
+KINDS = ("causal", "ahead", "causal lengths", "softcap, sinks", "square", "square, grouped")
+FEW = [n for n in WIDE if "64 wide" in n or n.rpartition(",")[0] in KINDS or "wide" not in n]
+EVERYTHING = Asked(entropy=True, distance=True, peak=True, peak_key=True, masses=(Band(length=5),))
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The names of the kernels that were launched."""
+    names, whole = [], launch.launch
+
+    def noting(kernel, *rest, **named):
+        names.append(kernel.__name__)
+        whole(kernel, *rest, **named)
+
+    monkeypatch.setattr(launch, "launch", noting)
+    return names
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_out_and_what_is_told(name, monkeypatch, launched):
+    hopper_played.play(monkeypatch, seed=len(name))
+    p = problem(name)
+    seen = assert_told(p)
+    assert_by_the_rule(p, {"out": seen.out}, grad_of(p))
+    assert launched == ["hopper_kernel", "masses_on_hopper"]
+
+
+@pytest.mark.parametrize("keys", [5, 29, 100])
+@pytest.mark.parametrize("width", [64, 256])
+def test_what_the_first_keys_have(width, keys, monkeypatch):
+    """In the same kernel where a tile has them all: the first 8, a tile's, or more."""
+    hopper_played.play(monkeypatch)
+    assert_told(problem(f"causal, {width} wide"), (mh.mass(mh.prefix(keys)), "entropy"))
+
+
+@pytest.mark.parametrize("mask", [None, mh.causal(), mh.window(77)], ids=str)
+@pytest.mark.parametrize(
+    ("tokens", "cells", "dim"), [(256, 16, 64), (192, 1, 64), (256, 2, 128), (128, 2, 256)]
+)
+def test_swept(tokens, cells, dim, mask, monkeypatch):
+    """Cells of several tiles, of one, and several in a tile; what keys receive, and masses."""
+    hopper_played.play(monkeypatch, seed=cells)
+    tensors = zoo.tensors(1, torch.float16, batch=1, queries=tokens, keys=tokens, dim=dim,
+                          value_dim=dim, group=2, kv_heads=1)  # fmt: skip
+    far, first = mh.mass(mh.window(150), name="far"), mh.mass(mh.prefix(tokens - 70))
+    assert_swept(zoo.ask(*tensors, mask=mask), [mh.heatmap(cells), "received", far, first])
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("laps", [False, True])
+@pytest.mark.parametrize(("keys", "stages"), [(32, 2), (64, 3)])
+def test_rings_of_every_kind(keys, stages, laps, turns, monkeypatch):
+    hopper_played.play(monkeypatch, seed=stages)
+    monkeypatch.setitem(sizes._RINGS, 64, Ring(keys, stages, turns, laps))
+    assert_told(problem("square, 64 wide"), ("entropy", "distance", mh.mass(mh.prefix(20))))
+
+
+@pytest.mark.parametrize("name", ["square, causal, 64 wide", "offsets, 128 wide"])
+def test_the_same_bits_in_whatever_order_things_happen(name, monkeypatch):
+    found = []
+    for seed in range(4):
+        with monkeypatch.context() as patched:
+            hopper_played.play(patched, seed)
+            found.append(fused.look(problem(name), EVERYTHING))
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+
+
+# What a kernel may forget, and what says so.
+FORGOTTEN = {
+    "to wait for a tile": ({"wait": lambda *_: None}, "has landed|to land|while it is read"),
+    "how many bytes come": (
+        {"expect": lambda barrier, *_: barrier.arrived(1)},
+        "has landed|to land",
+    ),
+    "a fence": ({"fence": lambda: None}, "without a fence"),
+    "to wait for a product": (
+        {"product_wait": lambda n, asked: hopper_events.product_wait(n + 1, asked)},
+        "before it was waited for",
+    ),
+    "to wait for a store": ({"store_wait": lambda _: None}, "written while it is read"),
+    "to arrive": ({"arrive": lambda _: None}, "all groups wait"),
+}
+
+
+@pytest.mark.parametrize("what", FORGOTTEN)
+def test_what_a_kernel_forgets_is_noticed(what, monkeypatch):
+    instead, message = FORGOTTEN[what]
+    hopper_played.play(monkeypatch, **instead)
+    with pytest.raises((InterpreterError, AssertionError), match=message):
+        assert_told(problem("square, 64 wide"), ("entropy", "distance"))
