@@ -1,8 +1,9 @@
 """Attention and looking on a GPU: ours beside every backend of SDPA, FlexAttention and eager.
 
-    python benchmarks/gpu.py                       some minutes; writes results/gpu.json
-    python benchmarks/gpu.py --part forward        or record, backward, decode, and choices.py's
-    python benchmarks/gpu.py --quick               the shortest shapes alone, writes nothing
+    python benchmarks/gpu.py                    some minutes; writes results/gpu.json
+    python benchmarks/gpu.py --part forward     or record, backward, decode, and those of choices.py
+    python benchmarks/gpu.py --part first       what a first call takes (first_call.py)
+    python benchmarks/gpu.py --quick            the shortest shapes alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
 row take turns, each time in another order, and the cache is emptied before each; but calls of
@@ -35,6 +36,7 @@ from device import (
     timed,
     with_backward,
 )
+from first_call import QUESTIONS, first_row
 from measure import RESULTS, machine
 from tables.gpu import fastest
 from torch import Tensor
@@ -50,6 +52,7 @@ from multihead.observation.statistics.heatmap import cell_edges
 
 STATS = ("entropy", "distance", "peak")
 SHAPES = [(4, 16, 4096), (1, 16, 16384), (1, 16, 65536)]
+WIDTHS = (32, 96, 192, 256)  # other than most
 EAGER_TO, EAGER_BACK_TO = 16384, 4096  # its maps do not fit beyond
 
 
@@ -73,7 +76,7 @@ def forward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> 
         "map": lambda: cells_of(question, lse, edges),
         "mass": lambda: masses(question, lse, half),
     }
-    return row | timed(calls) | {"memory": memory_beyond(calls["observe"])}
+    return row | timed(that_answer(calls)) | {"memory": memory_beyond(calls["observe"])}
 
 
 def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) -> dict:
@@ -93,7 +96,7 @@ def backward_row(batch: int, heads: int, tokens: int, dim: int, causal: bool) ->
     }
     if tokens <= EAGER_BACK_TO:
         forwards["eager"] = lambda: eager(*tensors, causal)
-    return row | timed(with_backward(forwards, tensors), least=5)
+    return row | timed(that_answer(with_backward(forwards, tensors)), least=5)
 
 
 def decode_row(batch: int, tokens: int, dim: int) -> dict:
@@ -155,10 +158,13 @@ def record_row(tokens: int) -> dict:
 
 def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[dict]]]:
     kinds = [(dim, causal) for dim in (64, 128) for causal in (False, True)]
+    others = [(dim, causal) for dim in WIDTHS for causal in (False, True)]
     return {
         "record": lambda: [told(record_row(8192))],
         "forward": lambda: [told(forward_row(*s, *k)) for s in shapes for k in kinds],
         "backward": lambda: [told(backward_row(*s, *k)) for s in shapes for k in kinds],
+        "widths": lambda: [told(forward_row(*SHAPES[0], *k)) for k in others],
+        "widths_back": lambda: [told(backward_row(*SHAPES[0], *k)) for k in others],
         "decode": lambda: [
             told(decode_row(b, s[2], d)) for d in (64, 128) for s in shapes for b in (1, 16)
         ],
@@ -174,6 +180,7 @@ def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[
             for d in (64, 128)
             for name in choices.CHOICES
         ],
+        "first": lambda: [told(first_row(name)) for name in QUESTIONS],
     }
 
 

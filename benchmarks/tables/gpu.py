@@ -9,7 +9,9 @@ def gpu(body: dict) -> str:
     """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
     told = body["machine"]
     where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    return "\n\n".join([where, *(part(body) for part in _PARTS)])
+    return "\n\n".join(
+        [where, *(part(body[name]) for name, part in _PARTS.items() if name in body)]
+    )
 
 
 _ROW = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
@@ -17,13 +19,13 @@ _COLUMNS = "flash | cuDNN | efficient | flex | eager with entropy | `attend` | o
 _SWEEPS = ("received", "map", "mass")
 
 
-def _forward(body: dict) -> str:
+def _forward(found: list[dict]) -> str:
     rows = [
         (
             f"{r['batch']}, {r['heads']}, {r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, _ROW),
             bold(r["observing"] / fastest(r)), *(f"{r[n] / r['plain']:.2f}" for n in _SWEEPS),
         )
-        for r in body["forward"]
+        for r in found
     ]  # fmt: skip
     of_plain = " | ".join(f"{_SHOWN.get(n, n)}, of our plain" for n in _SWEEPS)
     head = f"{_COLUMNS}observing | observing, of the fastest SDPA | {of_plain}"
@@ -33,87 +35,103 @@ def _forward(body: dict) -> str:
 _SHOWN = {"received": "`received`", "mass": "mass of all keys before"}
 
 
-def _backward(body: dict) -> str:
+def _backward(found: list[dict]) -> str:
     rows = [
         (
             f"{r['tokens']:,}, {r['dim']}", _kind(r), *_times(r, (*_ROW, "entropy")),
             bold(r["observing"] / fastest(r)),
         )
-        for r in body["backward"]
+        for r in found
     ]  # fmt: skip
     head = f"tokens, dim | | {_COLUMNS}observing | the same with a gradient for the entropy"
     head += " | observing, of the fastest SDPA"
     return table(f"forward and backward: {head}", rows)
 
 
-def _decode(body: dict) -> str:
-    rows = [
-        (f"{r['batch']}, {r['tokens']:,}, {r['dim']}", *_times(r, _ROW)) for r in body["decode"]
-    ]
+def _decode(found: list[dict]) -> str:
+    rows = [(f"{r['batch']}, {r['tokens']:,}, {r['dim']}", *_times(r, _ROW)) for r in found]
     return table(f"decoding, 32 heads on 8: batch, tokens, dim | {_COLUMNS}observing", rows)
 
 
-def _growing(body: dict) -> str:
+def _growing(found: list[dict]) -> str:
     names = (*_ROW[:3], *_ROW[5:])
     rows = [
         ("a step of decoding" if r["decoding"] else "a causal text", *_times(r, names))
-        for r in body["growing"]
+        for r in found
     ]
     head = "32 heads on 8, 4,096 tokens and a few more at each call; with the host's part"
     head += f" | {_COLUMNS.replace('flex | eager with entropy | ', '')}observing"
     return table(head, rows)
 
 
-def _odd(body: dict) -> str:
+def _odd(found: list[dict]) -> str:
     rows = [
         (
             f"{r['batch']}, 16, {r['tokens']:,}, {r['dim']}", _kind(r),
             *_times(r, ("flash", "cuDNN", "attend", "plain")), bold(r["plain"] / r["cuDNN"]),
         )
-        for r in body["odd"]
+        for r in found
     ]  # fmt: skip
     head = "a length that is not round, met often: batch, heads, tokens, dim | | flash | cuDNN"
     head += " | `attend` | our kernel, plain | ours, of cuDNN"
     return table(head, rows)
 
 
-def _choice(body: dict) -> str:
+def _choice(found: list[dict]) -> str:
     rows = [
         (
             r["question"], f"{r['dim']}", "both" if r["back"] else "forward",
             *_times(r, ("auto", "fused", "flex", *_ROW[:3])),
         )
-        for r in body["choice"]
+        for r in found
     ]  # fmt: skip
     head = "4 × 16 × 4,096, causal | dim | pass | `attend` | our kernel | flex, through `attend`"
     return table(f"{head} | flash | cuDNN | efficient", rows)
 
 
-def _few(body: dict) -> str:
+def _few(found: list[dict]) -> str:
     rows = [
         (
             f"{r['batch']}, {r['heads']} on {r['kv_heads']}, {r['queries']:,} over {r['keys']:,}, "
             f"{r['dim']}", *_times(r, (*_ROW[:3], *_ROW[5:])), bold(r["attend"] / r["cuDNN"]),
         )
-        for r in body["few"]
+        for r in found
     ]  # fmt: skip
     head = "batch, heads, queries over keys, dim | flash | cuDNN | efficient | `attend`"
     head += " | our kernel, plain | observing | `attend`, of cuDNN with its plan made"
     return table(head, rows)
 
 
-def _graph(body: dict) -> str:
+def _graph(found: list[dict]) -> str:
     rows = [
         (r["question"], "both" if r["back"] else "forward",
          *_times(r, ("attend", "compiled", "theirs")), bold(r["compiled"] / r["theirs"]))
-        for r in body["graph"]
+        for r in found
     ]  # fmt: skip
     head = "4 × 16 × 4,096, 128 wide | pass | `attend` | in a compiled graph"
     head += " | SDPA or FlexAttention, compiled | `attend` in a graph, of these"
     return table(head, rows)
 
 
-_PARTS = (_forward, _backward, _decode, _growing, _odd, _few, _choice, _graph)
+def _first(found: list[dict]) -> str:
+    rows = [
+        (
+            r["question"],
+            *(f"{r[name]:.2f} s" for name in ("new", "later")),
+            f"{r['second'] * 1e3:.1f} ms",
+        )
+        for r in found
+    ]
+    head = "the first call of a process: 1 × 16 × 4,096, 64 wide | with nothing compiled yet"
+    return table(f"{head} | in a later process | the next call, of another length", rows)
+
+
+# A part that was not run yet has no table.
+_PARTS = {
+    "forward": _forward, "backward": _backward, "decode": _decode, "widths": _forward,
+    "widths_back": _backward, "growing": _growing, "odd": _odd, "few": _few, "choice": _choice,
+    "graph": _graph, "first": _first,
+}  # fmt: skip
 
 
 def fastest(row: dict) -> float:
