@@ -27,10 +27,18 @@ from hopper_events import PLAY, Barrier, Shared, Tiles
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.interpreter import InterpretedFunction
 
-from multihead.attention.fused import hopper, hopper_fold, hopper_sweep, sizes, tensors
+from multihead.attention.fused import (
+    decode,
+    hopper,
+    hopper_fold,
+    hopper_sweep,
+    launch,
+    sizes,
+    tensors,
+)
 from multihead.observation.fused import hopper as observing
 
-ROOMS = (hopper, hopper_fold, hopper_sweep, observing)
+ROOMS = (decode, hopper, hopper_fold, hopper_sweep, observing)
 
 
 class Layout:
@@ -96,9 +104,11 @@ def play(monkeypatch, seed: int = 0, **instead: Callable) -> None:
     played = {
         "gl": Language(), "load_tile": does.load_tile, "store_tile": does.store_tile,
         "mbarrier": does, "tma": does, "fence_async_shared": does.fence,
+        "gdc_launch_dependents": PLAY.until, "gdc_wait": PLAY.until,
         "warpgroup_mma": does.product, "warpgroup_mma_wait": does.product_wait,
     }  # fmt: skip
-    monkeypatch.setattr(sizes, "is_hopper", lambda _: True)
+    for room in (sizes, launch):
+        monkeypatch.setattr(room, "is_hopper", lambda _: True)
     monkeypatch.setattr(tensors, "_tiles", lambda: Tiles)
     monkeypatch.setattr(tensors, "_layout", Layout)
     monkeypatch.setattr(tl.block_type, "layout", Layout(), raising=False)

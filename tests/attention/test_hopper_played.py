@@ -48,6 +48,13 @@ def test_out_and_what_is_told(name, monkeypatch, launched):
     assert launched == ["hopper_kernel", "masses_on_hopper"]
 
 
+@pytest.mark.parametrize("width", [32, 256])
+def test_decoding(width, monkeypatch, launched):
+    hopper_played.play(monkeypatch, seed=width)
+    assert_told(problem(f"{width} wide, values {width}, decoding"))
+    assert launched == ["share_kernel", "merge_kernel", "masses_on_hopper"]
+
+
 @pytest.mark.parametrize("keys", [5, 29, 100])
 @pytest.mark.parametrize("width", [64, 256])
 def test_what_the_first_keys_have(width, keys, monkeypatch):

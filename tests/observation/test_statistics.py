@@ -218,10 +218,11 @@ def test_gradcheck(kind):
         "bias": {"bias": bias}, "all": {"mask": mh.causal(), "softcap": 1.5, "sinks": sinks, "bias": bias},
     }[kind]  # fmt: skip
 
-    def run(q, k, v):
-        seen = mh.observe(q, k, v, **asked, stats=GRADIENTS)
+    def run(q, k, v, *sinks):
+        given = {**asked, "sinks": sinks[0]} if sinks else asked
+        seen = mh.observe(q, k, v, **given, stats=GRADIENTS)
         lse = seen.lse.masked_fill(seen.lse == -torch.inf, 0.0)
         return seen.out, lse, *(seen[key] for key in seen.keys())  # noqa: SIM118
 
-    inputs = [t.requires_grad_() for t in zoo.tensors(1, torch.float64, **small)]
-    assert torch.autograd.gradcheck(run, inputs)
+    inputs = [*zoo.tensors(1, torch.float64, **small), *([sinks] if "sinks" in asked else [])]
+    assert torch.autograd.gradcheck(run, [t.requires_grad_() for t in inputs])

@@ -57,7 +57,7 @@ def observe(
     which query rows (a slice, a stride, or ascending indices), at that fraction of the cost; `lse`
     reuses a known one, of all keys, where these are only some of them (then statistics carry no
     gradient). Statistics are of the weights before dropout. Gradients flow from entropy, effective,
-    distance, mass and expect to query and key (not into features, sinks or a bias), and from out
+    distance, mass and expect to query, key and sinks (not into features or a bias), and from out
     and lse as from `attend`.
 
     >>> import multihead as mh
@@ -115,11 +115,12 @@ def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
 
 def _gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     p = view.problem
-    wants = torch.is_grad_enabled() and (p.query.requires_grad or p.key.requires_grad)
+    by = (p.query, p.key, p.sinks)
+    wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in by)
     found: dict[str, object] = {}
     rest = [s for s in asked if s.key != "lse"]
     if wants and (through := [s for s in rest if differentiable(s)]):
-        results = RowStatistics.apply(p.query, p.key, view, through)
+        results = RowStatistics.apply(*by, view, through)
         found.update({s.key: result for s, result in zip(through, results, strict=True)})
         rest = [s for s in rest if s.key not in found]
     with torch.no_grad():

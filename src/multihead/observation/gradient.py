@@ -3,6 +3,8 @@
 For E = Σⱼ pⱼ fⱼ with a feature f that does not depend on the scores,  dE/dsⱼ = pⱼ (fⱼ − E).
 For the entropy, f = −ln p does:                                       dH/dsⱼ = pⱼ (fⱼ − H + R − 1)
 where R = Σⱼ pⱼ, 1 unless a sink took a share. Both hold with masks, biases and dead rows (p = 0).
+A sink is one more key with a feature of 0, and no part in the entropy: with its share w of the row,
+dE/ds = −w E and dH/ds = −w (H − R).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..attention.merge import sinks_weight
+from ..attention.merge import sinks_gradient, sinks_weight
 from ..attention.problem import exact
 from ..attention.tile import product, transposed_product
 from .statistics import Expectation
@@ -24,23 +26,26 @@ from .view import View
 
 
 def differentiable(statistic: object) -> bool:
-    """Whether gradients flow through this statistic to query and key."""
+    """Whether gradients flow through this statistic to query, key and sinks."""
     return isinstance(statistic, Expectation | Expect)
 
 
 class RowStatistics(torch.autograd.Function):
-    """Statistics of rows as functions of query and key."""
+    """Statistics of rows as functions of query, key and sinks."""
 
     @staticmethod
-    def forward(ctx, query, key, view: View, statistics):
-        p = dataclasses.replace(view.problem, query=query.detach(), key=key.detach())
+    def forward(ctx, query, key, sinks: Tensor | None, view: View, statistics):
+        p = dataclasses.replace(
+            view.problem, query=query.detach(), key=key.detach(),
+            sinks=None if sinks is None else sinks.detach(),
+        )  # fmt: skip
         view = dataclasses.replace(view, problem=p)
         gatherers = [statistic.begin(view) for statistic in statistics]
         sweep(view, gatherers)
         results = tuple(gatherer.result() for gatherer in gatherers)
         ctx.view, ctx.statistics = view, statistics
-        # Query and key too, so that autograd sees when one of them was changed in place.
-        ctx.save_for_backward(query, key, *results)
+        # What it is a function of too, so that autograd sees when it was changed in place.
+        ctx.save_for_backward(query, key, sinks, *results)
         return results
 
     @staticmethod
@@ -53,7 +58,7 @@ class RowStatistics(torch.autograd.Function):
         terms = [
             _Term(statistic, result, grad, view)
             for statistic, result, grad in zip(
-                ctx.statistics, ctx.saved_tensors[2:], grads, strict=True
+                ctx.statistics, ctx.saved_tensors[3:], grads, strict=True
             )
             if grad is not None
         ]
@@ -71,7 +76,11 @@ class RowStatistics(torch.autograd.Function):
             grad_key[tile.batch, :, tile.keys] += (
                 transposed_product(pull, query, key.shape[1]) * p.scale
             )
-        return grad_query.to(p.query.dtype), grad_key.to(p.key.dtype), None, None
+        grad_sinks = None
+        if p.sinks is not None and ctx.needs_input_grad[2]:
+            own = torch.stack([term.own() for term in terms]).sum(0)
+            grad_sinks = sinks_gradient(p.sinks, view.lse, own)
+        return grad_query.to(p.query.dtype), grad_key.to(p.key.dtype), grad_sinks, None, None
 
 
 class _Term:
@@ -85,6 +94,12 @@ class _Term:
         if isinstance(statistic, Entropy) and view.problem.sinks is not None:
             taken = sinks_weight(view.problem.sinks.detach(), view.lse)
             self.result = self.result + taken  # H − (R − 1)
+
+    def own(self) -> Tensor:
+        """What a sink takes of it, over its share of the row."""
+        result = self.result - 1 if isinstance(self.statistic, Entropy) else self.result
+        found = self.grad * result
+        return found.sum(-1) if found.ndim == 4 else found
 
     def add(self, tile, pull: Tensor) -> None:
         grad, result = self.grad[tile.here], self.result[tile.here]

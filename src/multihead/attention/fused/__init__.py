@@ -175,7 +175,10 @@ class _Fused(torch.autograd.Function):
         bands = () if grads.masses is None else ctx.asked.masses
         pulls = Pulls(back, grads.entropy, grads.distance, grads.masses, bands).contiguous()
         found = operators.backward(question, grad_out.to(query.dtype), told.lse, pulls)
-        grad_sinks = None if sinks is None else sinks_gradient(sinks, told.lse, own)
+        grad_sinks = None
+        if sinks is not None:  # no part in the entropy: H − R, where keys have H + 1 − R
+            taken = back if grads.entropy is None else back - grads.entropy
+            grad_sinks = sinks_gradient(sinks, told.lse, taken)
         return (*found, grad_sinks, None, None, None)
 
 
