@@ -90,7 +90,8 @@ def observe(
     )  # fmt: skip
     rest = tuple(statistic for statistic in asked if statistic.key not in told)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
-        found = {key: value[:, :, here] for key, value in told.items()} | gather(view, rest)
+        found = {key: value[:, :, here] for key, value in told.items()}
+        found |= gather(view, rest) if rest else {}
     found = {statistic.key: found[statistic.key] for statistic in asked}
     if firm is not problem:  # a score is what it was before its row was moved
         moved = (row_lse - firm_lse).detach()
@@ -109,6 +110,10 @@ def observe(
 
 def gather(view: View, asked: tuple[Statistic, ...]) -> dict[str, object]:
     """Every statistic asked, by name: those without a sweep, those with gradients, the rest."""
+    if torch.compiler.is_dynamo_compiling():
+        from .ungraphed import gather_as_written
+
+        return gather_as_written(view, asked)
     with without_autocast(view.problem.query.device.type):
         return _gather(view, asked)
 
