@@ -10,7 +10,7 @@ import torch
 
 from . import gather
 
-gather_as_written: Callable[..., dict[str, object]] = torch.compiler.disable(
+gather_as_written: Callable[..., dict[str, object]] = torch.compiler.disable(  # pyright: ignore[reportAssignmentType]
     gather,
     reason="a sweep over the tiles of a map is no part of a graph: observe outside of it, without "
     "fullgraph=True, or on a GPU what kernels tell on the way (entropy, distance, peak, masses)",
