@@ -87,10 +87,11 @@ def sdpa(name: str, q: Tensor, k: Tensor, v: Tensor, **more) -> Tensor:
 
 
 def that_answer(calls: Calls) -> Calls:
-    """Without those backends of SDPA that do not know the question, grouped heads say."""
+    """Without those of our peers that do not know the question: grouped heads, or wide ones."""
     known: Calls = {}
     for name, call in calls.items():
-        with contextlib.suppress(*((RuntimeError, ValueError) if name in SDPA else ())):
+        theirs = name in SDPA or name == "flex"
+        with contextlib.suppress(*((RuntimeError, ValueError) if theirs else ())):
             call()
             known[name] = call
     return known

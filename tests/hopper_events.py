@@ -116,6 +116,7 @@ class Play:
     def begin(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.flying: list[tuple[np.ndarray, Callable[[], None]]] = []  # copies: where they land
+        self.fresh: list[Barrier] = []  # that the copy engine does not know of
         self.unfenced: list[tuple[greenlet, np.ndarray]] = []
         self.products: dict[greenlet, list[Product]] = defaultdict(list)  # of each, in order
         self.stores: dict[greenlet, list[Store]] = defaultdict(list)
@@ -178,6 +179,7 @@ def wait(barrier: Barrier, parity: Any) -> None:
 
 def init(barrier: Barrier, count: int) -> None:
     barrier.count = barrier.missing = int(count)
+    PLAY.fresh.append(barrier)
 
 
 def arrive(barrier: Barrier) -> None:
@@ -196,6 +198,7 @@ def load_tile(
     if not pred:
         return
     PLAY.may_write(into.data)
+    assert barrier not in PLAY.fresh, "a copy is to arrive at a barrier that no fence made known"
     tile = source.tile(where)
 
     def lands() -> None:
@@ -211,14 +214,17 @@ def store_tile(into: Tiles, where: list[Any], source: Shared) -> None:
     PLAY.stores[getcurrent()].append(Store(into, where, source.data))
 
 
-def store_wait(_: int) -> None:
+def store_wait(under_way: int) -> None:
+    """In the order in which they began, all but so many."""
     PLAY.until()
-    for store in PLAY.stores.pop(getcurrent(), []):
+    mine = PLAY.stores[getcurrent()]
+    for store in [mine.pop(0) for _ in range(len(mine) - under_way)]:
         there = store.into.at(store.where)
         there.copy_(torch.from_numpy(store.source[: there.shape[0], : there.shape[1]]))
 
 
 def fence() -> None:
+    PLAY.fresh.clear()
     PLAY.unfenced = [(who, place) for who, place in PLAY.unfenced if who is not getcurrent()]
 
 

@@ -6,11 +6,12 @@ order. Each order is drawn at random, and whatever only works by luck is an erro
 
 - a tile that is read before it has landed, or a place in which none ever did (NaN);
 - a place that is written while the tensor cores or a store still read it;
-- what was written by hand, and read by them without a fence between;
+- what was written by hand, a barrier's beginning too, and met by them without a fence between;
 - a product that is used before it was waited for;
 - everybody waiting, something still under way at the end, more arriving than are waited for.
 
-Layouts and registers mean nothing here: that kernels compile is tested beside (test_hopper.py).
+Layouts and registers mean nothing here, nor what a product reads of them before it is waited for:
+that kernels compile is tested beside (test_hopper.py).
 """
 
 from __future__ import annotations

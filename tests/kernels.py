@@ -53,7 +53,7 @@ for width in WIDTHS:
     square = {"queries": 300, "keys": 300, "dim": width, "value_dim": width}
     WIDE[f"square, {width} wide"] = square
     WIDE[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
-    WIDE[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "group": 3}
+    WIDE[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "kv_heads": 2}
 WIDE["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
                                  "value_dim": 104}  # fmt: skip
 if torch.cuda.is_available():

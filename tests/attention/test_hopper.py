@@ -66,6 +66,25 @@ kernel = masses_on_hopper.warmup(
     row, **common, ROWS=rows, KEYS=64, STAGES=stages, num_warps=rows // 16, maxnreg=80,
 )
 """
+# Of wide heads whose values are narrower, and of their gradients: tiles of Triton's own.
+WIDEST = """
+from multihead.attention.fused import backward, forward, sizes
+from multihead.attention.fused.tensors import rows_of
+
+which = sys.argv[2]
+tile = sizes._FORWARD[256, False] if which == "forward" else sizes._BACKWARD[256]
+kernel = getattr(forward if which == "forward" else backward, which + "_kernel")
+down, across = (rows_of(q, n, dim) for n in (tile.rows, tile.keys))
+tiles = {"q_at": down, "k_at": across, "v_at": across, "out_at": down, "do_at": down,
+         "dq_at": down, "dk_at": across, "dv_at": across}
+flags = dict(ENTROPY=True, DISTANCE=True, PEAK=True, PEAK_KEY=True, MASSES=0, SINKS=False,
+             ONE_SIDED=False, ROWS=tile.rows, KEYS=tile.keys, VALUE_DIM=dim, plain_scale=0.1)
+numbers = {n: v for n, v in (common | flags).items() if n in kernel.arg_names}
+others = {n: row for n in kernel.arg_names if n not in tiles and n not in numbers}
+given = {n: t for n, t in tiles.items() if n in kernel.arg_names}
+kernel = kernel.warmup(**given, **numbers, **others, num_warps=tile.warps, num_stages=tile.stages,
+                       grid=(1, 1))
+"""
 TELL = """
 print(kernel.metadata.shared)
 print(kernel.asm["ptx"])
@@ -98,6 +117,12 @@ def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
         loops.count("1") == 4
     )  # two groups, two loops: scores are awaited, values still on their way
     assert ptx.count("wgmma.mma_async") >= 32
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize("which", ["forward", "query", "key"])
+def test_tiles_of_the_widest_heads_find_room(which, tmp_path):
+    assert "wgmma.mma_async" in compiled(WIDEST, "256", which, cache=tmp_path)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")

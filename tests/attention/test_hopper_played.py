@@ -17,6 +17,7 @@ from multihead.attention import fused
 from multihead.attention.band import Band
 from multihead.attention.fused import Asked, launch, sizes
 from multihead.attention.fused.sizes import Ring
+from multihead.observation.fused import cells, columns
 
 pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU: test_fused.py runs them")
 
@@ -35,7 +36,8 @@ def launched(monkeypatch):
         names.append(kernel.__name__)
         whole(kernel, *rest, **named)
 
-    monkeypatch.setattr(launch, "launch", noting)
+    for room in (launch, cells, columns):
+        monkeypatch.setattr(room, "launch", noting)
     return names
 
 
@@ -60,20 +62,42 @@ def test_decoding(width, monkeypatch, launched):
 def test_what_the_first_keys_have(width, keys, monkeypatch):
     """In the same kernel where a tile has them all: the first 8, a tile's, or more."""
     hopper_played.play(monkeypatch)
-    assert_told(problem(f"causal, {width} wide"), (mh.mass(mh.prefix(keys)), "entropy"))
+    assert_told(problem(f"square, grouped, {width} wide"), (mh.mass(mh.prefix(keys)), "entropy"))
 
 
-@pytest.mark.parametrize("mask", [None, mh.causal(), mh.window(77)], ids=str)
-@pytest.mark.parametrize(
-    ("tokens", "cells", "dim"), [(256, 16, 64), (192, 1, 64), (256, 2, 128), (128, 2, 256)]
-)
-def test_swept(tokens, cells, dim, mask, monkeypatch):
+SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them
+    "cells of a quarter tile": {"sizes": (256, 16, 64)},
+    "cells of a quarter tile, causal": {"sizes": (256, 16, 64), "mask": mh.causal()},
+    "cells of a quarter tile, window": {"sizes": (256, 16, 64), "mask": mh.window(77)},
+    "one cell": {"sizes": (192, 1, 64)},
+    "one cell, causal": {"sizes": (192, 1, 64), "mask": mh.causal()},
+    "one cell, window": {"sizes": (192, 1, 64), "mask": mh.window(77)},
+    "cells of two tiles": {"sizes": (256, 2, 128), "mask": mh.causal()},
+    "cells of two tiles, window": {"sizes": (256, 2, 128), "mask": mh.window(77)},
+    "cells of a tile": {"sizes": (128, 2, 256)},
+    "cells of a tile, causal": {"sizes": (128, 2, 256), "mask": mh.causal()},
+    "narrow": {"sizes": (128, 4, 32), "mask": mh.causal() & mh.window(50)},
+    "softcap": {"sizes": (192, 3, 64), "mask": mh.causal(), "softcap": 1.3},
+    "lengths": {"sizes": (128, 2, 128), "mask": mh.padding([0, 77])},
+    "causal lengths, sinks": {"sizes": (128, 4, 256), "mask": mh.causal() & mh.padding([100, 41]),
+                              "sinks": torch.tensor([0.5, -1.0, 0.0, 2.0])},
+    "offsets": {"sizes": (192, 6, 64), "mask": mh.causal(), "offset": torch.tensor([40, -70])},
+    "ahead, offset": {"sizes": (128, 8, 128), "mask": mh.window(33), "offset": 25, "softcap": 3.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_swept(name, monkeypatch, launched):
     """Cells of several tiles, of one, and several in a tile; what keys receive, and masses."""
-    hopper_played.play(monkeypatch, seed=cells)
-    tensors = zoo.tensors(1, torch.float16, batch=1, queries=tokens, keys=tokens, dim=dim,
-                          value_dim=dim, group=2, kv_heads=1)  # fmt: skip
+    asked = dict(SWEPT[name])
+    tokens, across, dim = asked.pop("sizes")
+    hopper_played.play(monkeypatch, seed=across)
+    tensors = zoo.tensors(1, torch.float16, queries=tokens, keys=tokens, dim=dim, value_dim=dim,
+                          group=2, kv_heads=2)  # fmt: skip
     far, first = mh.mass(mh.window(150), name="far"), mh.mass(mh.prefix(tokens - 70))
-    assert_swept(zoo.ask(*tensors, mask=mask), [mh.heatmap(cells), "received", far, first])
+    assert_swept(zoo.ask(*tensors, **asked), [mh.heatmap(across), "received", far, first])
+    ours = {"hopper_kernel", "cells_on_hopper", "masses_on_hopper"}
+    assert {*launched} >= ours | ({"received_on_hopper"} if dim <= 128 else set())
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -103,12 +127,17 @@ FORGOTTEN = {
         {"expect": lambda barrier, *_: barrier.arrived(1)},
         "has landed|to land",
     ),
-    "a fence": ({"fence": lambda: None}, "without a fence"),
+    "a fence at the beginning": ({"fence": lambda: None}, "no fence made known"),
+    "a fence at the end": ({"fence": lambda: hopper_events.PLAY.fresh.clear()}, "without a fence"),
     "to wait for a product": (
         {"product_wait": lambda n, asked: hopper_events.product_wait(n + 1, asked)},
         "before it was waited for",
     ),
     "to wait for a store": ({"store_wait": lambda _: None}, "written while it is read"),
+    "to wait for the last store": (
+        {"store_wait": lambda n: hopper_events.store_wait(n + 1)},
+        "written while it is read",
+    ),
     "to arrive": ({"arrive": lambda _: None}, "all groups wait"),
 }
 

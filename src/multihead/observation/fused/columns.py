@@ -33,7 +33,7 @@ from ...attention.fused.tile import (
     where_and_how_long,
 )
 
-_WIDEST_ON_HOPPER = 128  # wider ones leave a multiprocessor two small programs: too few
+_WIDEST_ON_HOPPER = 128  # of wider ones a multiprocessor has room for two small programs alone
 
 
 @triton.jit
