@@ -3,9 +3,10 @@
     python benchmarks/first_call.py "a window"     one question, in this process: JSON
 
 The part "first" of gpu.py asks every question in two processes of its own: one that finds nothing
-compiled, and one that finds what the first has left on the disk. Starting Python and PyTorch is not
-counted. In each, a call of a length that is not round comes second: our kernels shall not be
-compiled for it again. (The plain causal question changes hands there: cuDNN would plan.)
+compiled, and one that finds what the first has left on the disk. Questions are asked side by side,
+four at a time. Starting Python and PyTorch is not counted. In each, a call of a length that is not
+round comes second: our kernels shall not be compiled for it again. (The plain causal question
+changes hands there: cuDNN would plan.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -58,6 +60,11 @@ QUESTIONS: dict[str, Asked] = {
     ),
     "the entropy's gradient": _entropy,
 }
+
+
+def first_rows() -> list[dict]:
+    with ThreadPoolExecutor(4) as some:
+        return [*some.map(first_row, QUESTIONS)]
 
 
 def first_row(name: str) -> dict:

@@ -36,7 +36,7 @@ from device import (
     timed,
     with_backward,
 )
-from first_call import QUESTIONS, first_row
+from first_call import first_rows
 from measure import RESULTS, machine
 from tables.gpu import fastest
 from torch import Tensor
@@ -180,7 +180,7 @@ def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[
             for d in (64, 128)
             for name in choices.CHOICES
         ],
-        "first": lambda: [told(first_row(name)) for name in QUESTIONS],
+        "first": lambda: [told(row) for row in first_rows()],
     }
 
 
@@ -198,6 +198,7 @@ def main() -> None:
             found[name] = part()
             if not asked.quick:
                 found["machine"] = here()
+                found.setdefault("dates", {})[name] = found["machine"]["date"]
                 asked.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -9,9 +9,17 @@ def gpu(body: dict) -> str:
     """Forward, with backward, decoding, and what `attend` takes elsewhere, in milliseconds."""
     told = body["machine"]
     where = f"*{told['date']}; {told['cpu']}; torch {told['torch']}; Triton {told['triton']}.*"
-    return "\n\n".join(
-        [where, *(part(body[name]) for name, part in _PARTS.items() if name in body)]
-    )
+    tables = [
+        part(body[name]) + _earlier(body["dates"][name], told["date"])
+        for name, part in _PARTS.items()
+        if name in body
+    ]
+    return "\n\n".join([where, *tables])
+
+
+def _earlier(date: str, latest: str) -> str:
+    """Where a part was not run with the others."""
+    return "" if date == latest else f"\n\n*The table above: {date}.*"
 
 
 _ROW = ("flash", "cuDNN", "efficient", "flex", "eager", "attend", "plain", "observing")
