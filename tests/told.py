@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from kernels import DEVICE
 from oracle import gold
@@ -40,6 +42,20 @@ def assert_swept(p, statistics=SWEPT) -> None:
     assert {*found} == {s.key for s in asked}
     for statistic in asked:
         assert_close(found[statistic.key], statistic, p)
+
+
+def assert_a_nan_stays_in_its_row(p) -> None:
+    """In out and in what is told; whatever the others are, they are the same bits."""
+    asked = tuple(map(find, ("entropy", "distance", "peak")))
+    whole = look(p, asked, "fused")
+    query, row = p.query.clone(), p.query.shape[2] // 3
+    query[0, 1, row, 3] = torch.nan
+    found = look(dataclasses.replace(p, query=query), asked, "fused")
+    expected = {"out": whole.out, "lse": whole.lse, **whole.found}
+    for key, value in {"out": found.out, "lse": found.lse, **found.found}.items():
+        assert value[0, 1, row].isnan().all(), key
+        value[0, 1, row] = expected[key][0, 1, row]
+        assert torch.equal(value, expected[key]), key
 
 
 def view_of(p) -> View:

@@ -29,7 +29,7 @@ def lap_kernel(
     numbers = (works, heads, 1, queries, queries, far, far, far, 0, 0, 0, 0)
     laps = laps_of(works, LAPS)
     for lap in range(laps):
-        work = work_of(lap, numbers, found_at, found_at, False, False, False, ONE_SIDED, 128)
+        work = work_of(lap, numbers, found_at, found_at, False, False, False, ONE_SIDED, 128, LAPS)
         room, parity = room_of(lap, 1, LAPS)
         at = found_at + (tl.program_id(0) * MOST + lap) * 5
         tl.store(at, work[0])

@@ -8,6 +8,7 @@ import torch
 import zoo
 from kernels import CASES, DEVICE, DTYPES, grad_of, problem
 from oracle import assert_by_the_rule, gold, results
+from told import assert_a_nan_stays_in_its_row
 
 import multihead as mh
 from multihead.attention import dense, fused
@@ -121,15 +122,9 @@ def test_strides_as_they_come():
     assert torch.equal(fused.run(one).out[0], expected[0])
 
 
-def test_a_nan_stays_in_its_row():
-    p = problem("causal")
-    expected = fused.run(p).out
-    query = p.query.clone()
-    query[0, 1, 5, 3] = torch.nan
-    out = fused.run(dataclasses.replace(p, query=query)).out
-    assert out[0, 1, 5].isnan().all()
-    out[0, 1, 5] = expected[0, 1, 5]
-    assert torch.equal(out, expected)
+@pytest.mark.parametrize("name", ["causal", *[n for n in CASES if n.startswith("square, causal")]])
+def test_a_nan_stays_in_its_row(name):
+    assert_a_nan_stays_in_its_row(problem(name))
 
 
 def test_what_it_refuses():

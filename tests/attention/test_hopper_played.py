@@ -9,7 +9,7 @@ import hopper_played
 import zoo
 from kernels import DEVICE, WIDE, grad_of, problem
 from oracle import assert_by_the_rule
-from told import assert_swept, assert_told
+from told import assert_a_nan_stays_in_its_row, assert_swept, assert_told
 from triton.runtime.errors import InterpreterError
 
 import multihead as mh
@@ -63,6 +63,12 @@ def test_what_the_first_keys_have(width, keys, monkeypatch):
     """In the same kernel where a tile has them all: the first 8, a tile's, or more."""
     hopper_played.play(monkeypatch)
     assert_told(problem(f"square, grouped, {width} wide"), (mh.mass(mh.prefix(keys)), "entropy"))
+
+
+@pytest.mark.parametrize("name", ["square, 64 wide", "square, causal, 64 wide"])
+def test_a_nan_stays_in_its_row(name, monkeypatch):
+    hopper_played.play(monkeypatch)
+    assert_a_nan_stays_in_its_row(problem(name))
 
 
 SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .forward import start_of, tell, tiles_of_walk
-from .hopper_fold import fold_careful, fold_plain, lanes, spread
+from .hopper_fold import by_thread, fold, fold_careful, lanes
 from .hopper_work import laps_of, room_of, work_of
 from .tile import LN2, NEVER, NUMBERS, capped, seen
 
@@ -45,7 +45,7 @@ def _fetch(
     reached = 0
     for lap in range(laps_of(numbers[0], LAPS)):
         work = work_of(
-            lap, numbers, lengths_at, offsets_at, LENGTHS, OFFSETS, SIDES, ONE_SIDED, KEYS
+            lap, numbers, lengths_at, offsets_at, LENGTHS, OFFSETS, SIDES, ONE_SIDED, KEYS, LAPS
         )
         batch, head, block, walk = work[0], work[1], work[2], work[5]
         kv_head = head // numbers[2]
@@ -113,14 +113,15 @@ def _block(
     group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
     CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
     PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, FIRST_KEYS: gl.constexpr,
-    ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr,
-    TURNS: gl.constexpr,
+    ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
+    STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """64 rows of one head, from the first scores to what is told of them; the tiles they took."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED and DIM <= 64  # wider ones lack registers
+    CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED
+    APART: gl.constexpr = DIM <= 64  # wider ones lack registers
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, block, offset, length, walk = work
     _, heads, _, queries, _, left, right, _, _, scale, cap, prefix = numbers
@@ -132,15 +133,15 @@ def _block(
     factor = 1.0 if CAP else scale
     q = qs.index(room)
     m, best = gl.full([64], NEVER, gl.float32, ROW), gl.full([64], -1, gl.int32, ROW)
-    weight = gl.zeros([64], gl.float32, ROW)
+    weight = lanes(by_thread(gl.zeros([64, KEYS], gl.float32, SCORES)))
     ex, far = weight, weight
     out = gl.zeros([64, DIM], gl.float32, OUT)
 
     scores = warpgroup_mma_wait(0, (score(reached, q, ks, here, STAGES, SCORES, KEYS),))
     start = start_of(0, walk, careful, KEYS)
     e, fade, m, weight, ex, far, best = fold_careful(
-        capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-        left, right, length, factor, walk, ENTROPY, DISTANCE, PEAK_KEY, CROSSES,
+        capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
+        right, length, factor, walk, CROSSES, APART, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
     )  # fmt: skip
     for tile in range(1, careful):
         scores, adding, p = _begin(
@@ -149,13 +150,10 @@ def _block(
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
         e, fade, m, weight, ex, far, best = fold_careful(
-            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-            left, right, length, factor, walk, ENTROPY, DISTANCE, PEAK_KEY, CROSSES,
+            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
+            right, length, factor, walk, CROSSES, APART, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
-    LANES: gl.constexpr = lanes(e, KEYS).type.layout
-    lane = gl.arange(0, 4, gl.SliceLayout(0, LANES))[None, :]
-    weight, ex, far = spread(weight, lane), spread(ex, lane), spread(far, lane)
     for tile in range(gl.maximum(careful, 1), total):
         scores, adding, p = _begin(
             reached + tile, turn + tile - 1, group, e, out, q, ks, vs, bars,
@@ -163,9 +161,9 @@ def _block(
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
-        e, fade, m, weight, ex, far, best = fold_plain(
+        e, fade, m, weight, ex, far, best = fold(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-            factor, side, lane, ENTROPY, DISTANCE, PEAK_KEY, KEYS,
+            left, right, length, factor, side, False, False, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
     weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)
@@ -221,21 +219,21 @@ def _compute(
     group, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at, numbers,
     CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
-    FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
-    STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
+    FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr,
+    DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
 ):  # fmt: skip
     reached, turn = 0, 0  # tiles of all rounds so far, and turns at the tensor cores
     for lap in range(laps_of(numbers[0], LAPS)):
         work = work_of(
             lap, numbers, lengths_at, offsets_at,
-            LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED, KEYS,
+            LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED, KEYS, LAPS,
         )  # fmt: skip
         room, parity = room_of(lap, group, LAPS)
         mbarrier.wait(bars[3].index(room), parity)
         total = _block(
             group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
-            CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED, KEYS, DIM,
-            STAGES, TURNS,
+            CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED,
+            KEYS, DIM, STAGES, TURNS,
         )  # fmt: skip
         reached += total + (1 if FIRST_KEYS else 0)
         turn += total - 1
@@ -248,8 +246,8 @@ def hopper_kernel(
     heads, group, queries, keys, left, right, length, offset, scale, cap,
     CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
-    FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
-    STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
+    FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr,
+    DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
 ):  # fmt: skip
     """Blocks of 128 rows, as `forward_kernel`; pointers that are not asked for point anywhere."""
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], q_at.dtype)
@@ -283,10 +281,10 @@ def hopper_kernel(
         [
             (_compute, (0, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at,
                         numbers, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
-                        FIRST_KEYS, ONE_SIDED, KEYS, DIM, STAGES, TURNS, LAPS)),
+                        FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS, LAPS)),
             (_compute, (1, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at,
                         numbers, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
-                        FIRST_KEYS, ONE_SIDED, KEYS, DIM, STAGES, TURNS, LAPS)),
+                        FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS, LAPS)),
             (_fetch, (q_at, k_at, v_at, qs, ks, vs, bars, lengths_at, offsets_at, numbers,
                       LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED,
                       FIRST_KEYS, KEYS, STAGES, LAPS)),

@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .hopper import load_tile
+from .hopper_fold import by_thread, lanes, seen_by_thread
 from .tile import NEVER, NUMBERS, capped, keys_of, lse_of_rows, up, where_and_how_long
 
 
@@ -63,29 +64,14 @@ def set_out(
 @gluon.jit
 def weights_of(
     scores, lse2, start, place, left, right, length, scale, cap,
-    CAREFUL: gl.constexpr, CAP: gl.constexpr,
+    CAREFUL: gl.constexpr, UNBOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     """Of scores, (row, key), to weights, (row, eight keys, thread, 2)."""
-    ROWS: gl.constexpr = scores.shape[0]
-    EIGHTS: gl.constexpr = scores.shape[1] // 8
     x = capped(scores, scale, cap, CAP) * (1.0 if CAP else scale) - lse2[:, None]
-    x = x.reshape([ROWS, EIGHTS, 4, 2])
+    x = by_thread(x)
     if CAREFUL:
-        TILE: gl.constexpr = x.type.layout
-        OF_LAST: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, TILE))
-        THREAD: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, TILE)))
-        OWN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, TILE)))
-        # One comparison, how far a key lies past the row's first: with a constant, by thread.
-        place = gl.convert_layout(place, gl.SliceLayout(1, OF_LAST))
-        low = gl.maximum(place - left, 0)
-        span = gl.minimum(place + right, length - 1) - low
-        low = gl.where(span < 0, 1 << 30, low) - start
-        thread = gl.arange(0, 4, THREAD)[None, None, :, None]
-        eight = gl.arange(0, EIGHTS, gl.SliceLayout(0, OF_LAST))[None, :, None, None]
-        own = gl.arange(0, 2, OWN)[None, None, None, :]
-        past = (8 * eight + own) - (low[:, None, None, None] - 2 * thread)
-        span = gl.maximum(span, 0).to(gl.uint32, bitcast=True)[:, None, None, None]
-        x = gl.where(past.to(gl.uint32, bitcast=True) <= span, x, NEVER)
+        is_seen = seen_by_thread(x, start, place, left, right, length, UNBOUNDED)
+        x = gl.where(is_seen, x, NEVER)
     return gl.exp2(x)
 
 
@@ -122,7 +108,7 @@ def masses_on_hopper(
     row = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     lse2 = lse_of_rows(lse_at + at, row, row < queries)
     room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
-    total = gl.sum(gl.sum(room.reshape([ROWS, KEYS // 8, 4, 2]), 1), 2)  # a thread's, (row, 4)
+    total = lanes(by_thread(room))  # a thread's, (row, 4)
     mbarrier.wait(here.index(STAGES), 0)
     for part in gl.static_range(3):  # keys that some rows see, all, and some
         begin = low if part == 0 else plain_low if part == 1 else plain_high
@@ -136,9 +122,10 @@ def masses_on_hopper(
             send(k_at, ks, here, stage, batch, head // group, start + STAGES * KEYS, high)
             tile += 1
             weights = weights_of(
-                scores, lse2, start, row + offset, left, right, length, scale, cap, part != 1, CAP
-            )
-            total += gl.sum(gl.sum(weights, 1), 2)
+                scores, lse2, start, row + offset, left, right, length, scale, cap,
+                part != 1, False, CAP,
+            )  # fmt: skip
+            total += lanes(weights)
     found = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
     into = masses_at + band * gl.num_programs(1).to(gl.int64) * heads * queries + at
     gl.store(into + row, found, mask=row < queries)

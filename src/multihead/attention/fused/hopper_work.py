@@ -5,8 +5,9 @@
 """Which blocks of rows a program of the Hopper kernel takes, one after the other.
 
 All programs take one block a lap. Each lap turns around where the last one ended: who had the
-longest block of one has the shortest of the next. Nothing here is Hopper's own, so that it can be
-tested anywhere.
+longest block of one has the shortest of the next. So causal blocks come longest first over all
+texts and heads, and AT_ONCE of a head next to one another, which read its keys together. Nothing
+here is Hopper's own, so that it can be tested anywhere.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import triton.language as tl
 
 from .forward import block_of, walk_of
 from .tile import where_and_how_long
+
+AT_ONCE = tl.constexpr(4)
 
 
 @triton.jit
@@ -45,17 +48,31 @@ def room_of(lap, group, LAPS: tl.constexpr):
 
 
 @triton.jit
+def _longest_first(work, works, blocks):
+    """Which block of which head of which text, counted through all texts."""
+    every = works // blocks
+    longer = work // (AT_ONCE * every) * AT_ONCE  # blocks of each head that came before
+    some = tl.minimum(AT_ONCE, blocks - longer)
+    here = work - longer * every
+    return here // some, blocks - 1 - longer - here % some
+
+
+@triton.jit
 def work_of(
     lap, numbers, lengths_at, offsets_at,
     LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, SIDES: tl.constexpr, ONE_SIDED: tl.constexpr,
-    KEYS: tl.constexpr,
+    KEYS: tl.constexpr, LAPS: tl.constexpr,
 ):  # fmt: skip
     """Which block of which head is next, where its first row stands and what it walks over."""
-    _, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
+    works, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
     work = lap * tl.num_programs(0) + _place(lap)
     blocks = tl.cdiv(queries, 128)
-    batch = work // (blocks * heads)
-    block, head = block_of(work % (blocks * heads), heads, blocks, ONE_SIDED)
+    if LAPS and ONE_SIDED:
+        head, block = _longest_first(work, works, blocks)
+        batch, head = head // heads, head % heads
+    else:
+        batch = work // (blocks * heads)
+        block, head = block_of(work % (blocks * heads), heads, blocks, ONE_SIDED)
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )

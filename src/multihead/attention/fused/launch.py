@@ -101,17 +101,18 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
     one_sided, works = question.band.right <= 0, blocks(queries, 128) * heads * batch
     # A program takes block after block where the next queries find room in shared memory, where one
-    # order of all blocks, the longest first, shares them out evenly, and where the time between two
-    # of them counts.
-    laps = ring.laps and (batch == 1 or not one_sided) and k.shape[2] <= 1 << 15
+    # order of all blocks, the longest first, shares them out evenly (which is another one for each
+    # text that begins or ends elsewhere), and where the time between two of them counts.
+    alike = batch == 1 or (question.offsets is None and question.band.lengths is None)
+    laps = ring.laps and (alike or not one_sided) and k.shape[2] <= 1 << 15
     programs = min(works, processors(q.device)) if laps else works
     launch(
         hopper_kernel, (programs,), {"num_warps": 4},
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, ring.keys), (v, ring.keys), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
         works=works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None,
-        **asked.flags, ONE_SIDED=one_sided, KEYS=ring.keys, DIM=dims, STAGES=ring.stages,
-        TURNS=ring.turns, LAPS=laps,
+        **asked.flags, ONE_SIDED=one_sided, UNBOUNDED=question.band.left == FAR, KEYS=ring.keys,
+        DIM=dims, STAGES=ring.stages, TURNS=ring.turns, LAPS=laps,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told

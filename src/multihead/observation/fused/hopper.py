@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ...attention.fused.hopper_fold import by_thread
 from ...attention.fused.hopper_sweep import send, set_out, weights_of
 from ...attention.fused.tile import (
     NUMBERS,
@@ -84,7 +85,7 @@ def cells_on_hopper(
     row = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     lse2 = lse_of_rows(lse_at + at * queries, row, row < queries)
     room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
-    total, largest = _of_threads(room.reshape([ROWS, KEYS // 8, 4, 2]), CELLS)
+    total, largest = _of_threads(by_thread(room), CELLS)
     mbarrier.wait(here.index(STAGES), 0)
     for CAREFUL in gl.static_range(2):
         for start in range(plain if CAREFUL else low, high if CAREFUL else plain, KEYS):
@@ -96,8 +97,9 @@ def cells_on_hopper(
             send(k_at, ks, here, stage, batch, head // group, start + STAGES * KEYS, high)
             tile += 1
             weights = weights_of(
-                scores, lse2, start, row + offset, left, right, length, scale, cap, CAREFUL, CAP
-            )
+                scores, lse2, start, row + offset, left, right, length, scale, cap,
+                CAREFUL, UNBOUNDED, CAP,
+            )  # fmt: skip
             some, most = _of_threads(weights, CELLS)
             begins = start % WIDTH == 0 or WIDTH <= KEYS
             total = gl.where(begins, some, total + some)
@@ -137,7 +139,7 @@ def received_on_hopper(
     at = (batch * heads + head).to(gl.int64)
     down = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
-    total = room.reshape([ROWS, KEYS // 8, 4, 2])
+    total = by_thread(room)
     mbarrier.wait(here.index(STAGES), 0)
     for part in gl.static_range(3):  # rows that see some, all, and some of these keys
         begin = low if part == 0 else plain_low if part == 1 else plain_high
@@ -153,8 +155,9 @@ def received_on_hopper(
             send(q_at, qs, here, stage, batch, head, start + STAGES * ROWS, high)
             tile += 1
             total += weights_of(
-                scores, lse2, first, row + offset, left, right, length, scale, cap, part != 1, CAP
-            )
+                scores, lse2, first, row + offset, left, right, length, scale, cap,
+                part != 1, False, CAP,
+            )  # fmt: skip
     FLAT: gl.constexpr = gl.SliceLayout(0, SCORES)
     key = first + gl.arange(0, KEYS, FLAT)
     found = gl.convert_layout(gl.sum(total, 0).reshape([KEYS]), FLAT)
