@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                    some minutes; writes results/gpu.json
     python benchmarks/gpu.py --part forward     or record, backward, decode, and those of choices.py
-    python benchmarks/gpu.py --part first       what a first call takes (first_call.py)
+    python benchmarks/gpu.py --part first odd   what a first call takes (first_call.py); and another
     python benchmarks/gpu.py --quick            the shortest shapes alone, writes nothing
 
 Times are medians on the device, in milliseconds, of bfloat16 inputs drawn at random. The calls of a
@@ -187,19 +187,18 @@ def parts_of(shapes: list[tuple[int, int, int]]) -> dict[str, Callable[[], list[
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", choices=parts_of(SHAPES), help="only this")
+    parser.add_argument("--part", choices=parts_of(SHAPES), nargs="+", help="these alone, in order")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
     parts = parts_of(SHAPES[:1] if asked.quick else SHAPES)
     found: dict = json.loads(asked.out.read_text()) if asked.part and asked.out.exists() else {}
-    for name, part in parts.items():
-        if asked.part in (None, name):
-            print(f"-- {name}", flush=True)
-            found[name] = part()
-            if not asked.quick:
-                found["machine"] = here()
-                found.setdefault("dates", {})[name] = found["machine"]["date"]
-                asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    for name in asked.part or parts:
+        print(f"-- {name}", flush=True)
+        found[name] = parts[name]()
+        if not asked.quick:
+            found["machine"] = here()
+            found.setdefault("dates", {})[name] = found["machine"]["date"]
+            asked.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def here() -> dict[str, str]:

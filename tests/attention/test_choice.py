@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import multihead as mh
-from multihead.attention import flex, fused
+from multihead.attention import flash_gpu, flex, fused
 from multihead.attention.problem import capability, in_an_export
 
 launch = pytest.importorskip("multihead.attention.fused.launch")
@@ -19,6 +19,7 @@ def on(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: numbers)
         monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
         monkeypatch.setattr(launch, "processors", lambda _: 132)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         forget()
 
     def forget() -> None:
@@ -63,14 +64,42 @@ def test_wide_heads_go_to_pytorch_where_cudnn_takes_them(on, monkeypatch):
     assert [chosen(4096, 4096, dim=dim) for dim in (128, 192)] == ["sdpa", "fused"]
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys"), [(1, 4097), (2, 5001), (32, 129), (32, 4096), (128, 2048)]
-)
+@pytest.mark.parametrize(("queries", "keys"), [(2, 5001), (32, 129), (32, 4096), (128, 2048)])
 def test_a_few_queries_over_a_cache_that_grows(on, queries, keys):
     on(9, 0)
     assert chosen(queries, keys) == "fused"
     on(10, 0)
     assert chosen(queries, keys) == "fused"
+
+
+def test_one_query_goes_to_the_kernel_that_asks_little_of_the_host(on, monkeypatch):
+    on(9, 0)
+    for keys in (100, 4096, 4097):
+        assert chosen(1, keys) == chosen(1, keys, mh.causal(), batch=3, dim=80) == "sdpa"
+    ours = ({"mask": mh.causal() & mh.window(9)}, {"mask": mh.causal(), "offset": 99},
+            {"softcap": 2.0}, {"dim": 20}, {"grad": True})  # fmt: skip
+    for asked in ours:
+        assert chosen(1, 4097, **asked) == "fused", asked
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert chosen(1, 4097) == "fused"
+    monkeypatch.undo()
+    on(9, 0)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert chosen(1, 4097) == "fused"
+
+
+def test_how_tensors_must_lie_for_that_kernel():
+    """Columns side by side, rows and the first number of all in steps of 16 bytes."""
+    wide = torch.zeros(2, 4, 99, 72, dtype=torch.bfloat16)
+    for lies_well in (
+        wide[..., 8:],
+        wide[:, :, 3:4],
+        wide.transpose(1, 2),
+        wide[:1].expand(5, -1, -1, -1),
+    ):
+        assert flash_gpu._lies_well(lies_well)
+    for askew in (wide[..., 3:-5], wide[..., :70].contiguous(), wide.mT):
+        assert not flash_gpu._lies_well(askew)
 
 
 @pytest.mark.parametrize("lengths", [(5000, 5000), (4096, 5000), (1500, 5000), (5000, 4096)])

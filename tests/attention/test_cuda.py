@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 import zoo
-from oracle import assert_by_the_rule, results
+from oracle import assert_by_the_rule, gold, results
 
 import multihead as mh
-from multihead.attention import BACKENDS
+from multihead.attention import BACKENDS, choose
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -57,3 +57,47 @@ def test_many_tiles():
         here = mh.attend(*tensors, mask=mask, backend="dense")
         there = mh.attend(*(t.cuda() for t in tensors), mask=mask, backend="tiled")
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("keys", "dim", "sizes"),
+    [(700, 64, {}), (1, 64, {}), (4099, 128, {"group": 4, "kv_heads": 2}), (333, 80, {"batch": 3}),
+     (97, 256, {"group": 7})],
+)  # fmt: skip
+def test_one_query_over_a_cache(keys, dim, sizes, dtype):
+    """PyTorch's flash kernel: out by the rule, lse, and a NaN that stays where it is."""
+    given = zoo.tensors(2, dtype, queries=1, keys=keys, dim=dim, value_dim=dim, **sizes)
+    for mask in (None, mh.causal()):
+        p = zoo.ask(*(t.cuda() for t in given), mask=mask)
+        with torch.no_grad():
+            assert choose(p).backend == "sdpa"
+            found = BACKENDS["sdpa"].run(p)
+            first = mh.attend(p.query, p.key, p.value, mask=mask)
+        assert torch.equal(found.out, first)
+        assert_by_the_rule(
+            zoo.ask(*given, mask=mask), {"out": found.out.cpu()}, torch.zeros(first.shape)
+        )
+        expected = BACKENDS["dense"].run(gold(p)).lse
+        torch.testing.assert_close(found.lse.double(), expected, rtol=1e-6, atol=4e-6)
+        query = p.query.clone()
+        query[0, 1, 0, 3] = torch.nan
+        out = mh.attend(query, p.key, p.value, mask=mask)
+        assert out[0, 1].isnan().all()
+        out[0, 1] = first[0, 1]
+        assert torch.equal(out, first)
+
+
+def test_one_query_while_a_graph_is_captured():
+    q, k, v = (
+        t.cuda() for t in zoo.tensors(2, torch.bfloat16, queries=1, keys=999, dim=64, value_dim=64)
+    )
+    with torch.no_grad():
+        expected = mh.attend(q, k, v, backend="fused")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = mh.attend(q, k, v)
+        out.zero_()
+        graph.replay()
+    assert torch.equal(out, expected)

@@ -40,8 +40,8 @@ def refuses(problem: Problem) -> str | None:
         return f"cuDNN's kernel takes heads of one width, a multiple of 8 up to {widest}"
     if p.mask is not None and (p.offset != 0 or p.query.shape[2] != p.key.shape[2]):
         return "cuDNN's kernel takes a causal mask where queries and keys are the same tokens alone"
-    if p.query.shape[2] < 2 or p.key.shape[2] < 2:  # a cache grows, and it plans for each length
-        return "cuDNN's kernel is not asked for a single query"
+    if p.key.shape[2] < 2:
+        return "cuDNN's kernel is not asked for a single key"
     if p.bias is not None or p.sinks is not None:
         return "cuDNN's kernel is asked without bias and sinks alone"
     if torch._C._are_functorch_transforms_active():

@@ -11,6 +11,7 @@ A causal mask with an offset is two calls, merged by lse, and no matrix of boole
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn.functional import pad
 
 from ..masks import causal
 from ..positions import Alibi
-from . import cudnn, flash
+from . import cudnn, flash, flash_gpu
 from .merge import add_sinks, merge, row_pull, sinks_gradient
 from .problem import Partial, Problem, exact, is_mapped
 
@@ -54,14 +55,19 @@ def refuses(problem: Problem) -> str | None:
         return "under vmap it maps over query, key and value alone"
     if p.bias is not None and p.mask is not None:
         return "the kernel takes a bias or a causal mask, not both"
-    return cudnn.refuses(p) if p.query.device.type == "cuda" else None
+    return _on_gpu(p).refuses(p) if p.query.device.type == "cuda" else None
+
+
+def _on_gpu(p: Problem) -> ModuleType:
+    """cuDNN plans for every length, and a cache grows."""
+    return flash_gpu if p.query.shape[2] == 1 else cudnn
 
 
 def run(problem: Problem) -> Partial:
     """Attention by PyTorch's fused kernel."""
     p = problem
     if p.query.device.type == "cuda":
-        return cudnn.run(p)
+        return _on_gpu(p).run(p)
     bias = p.bias
     if isinstance(bias, Tensor):
         tokens = p.query.shape[2], p.key.shape[2]

@@ -101,6 +101,8 @@ def rather(problem: Problem) -> str | None:
     p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
     if p.query.device.type != "cuda" or p.differentiable or refuses(p) is not None:
         return None
+    if p.query.shape[2] == 1:  # PyTorch takes another kernel, which makes no plans
+        return None
     from .launch import decodes
     from .sizes import ring_of
 
