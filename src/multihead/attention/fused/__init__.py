@@ -22,7 +22,7 @@ from .question import Asked, Pulls, Question, Told, question_of
 
 ABOUT = "our kernels: runs of keys (causal, window, offset, prefix, padding), softcap, sinks"
 _WIDEST = 256
-_LONG, _LOT = 4096, 128  # tokens
+_LONG, _LOT = 3000, 128  # tokens
 _TEXTS = 65535  # at a time: an axis of a grid of programs has no more
 
 

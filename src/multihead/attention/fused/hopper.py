@@ -122,6 +122,7 @@ def _block(
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED
     APART: gl.constexpr = DIM <= 64  # wider ones lack registers
+    CHAINS: gl.constexpr = DIM > 64 or not (ONE_SIDED and (ENTROPY or DISTANCE))  # as was measured
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, block, offset, length, walk = work
     _, heads, _, queries, _, left, right, _, _, scale, cap, prefix = numbers
@@ -141,7 +142,7 @@ def _block(
     start = start_of(0, walk, careful, KEYS)
     e, fade, m, weight, ex, far, best = fold_careful(
         capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
-        right, length, factor, walk, CROSSES, APART, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
+        right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
     )  # fmt: skip
     for tile in range(1, careful):
         scores, adding, p = _begin(
@@ -151,7 +152,8 @@ def _block(
         start = start_of(tile, walk, careful, KEYS)
         e, fade, m, weight, ex, far, best = fold_careful(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
-            right, length, factor, walk, CROSSES, APART, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
+            right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
+            PEAK_KEY,
         )  # fmt: skip
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
     for tile in range(gl.maximum(careful, 1), total):
@@ -163,7 +165,8 @@ def _block(
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
         e, fade, m, weight, ex, far, best = fold(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-            left, right, length, factor, side, False, False, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
+            left, right, length, factor, side, False, False, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
+            PEAK_KEY,
         )  # fmt: skip
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
     weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)

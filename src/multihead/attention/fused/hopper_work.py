@@ -5,9 +5,8 @@
 """Which blocks of rows a program of the Hopper kernel takes, one after the other.
 
 All programs take one block a lap. Each lap turns around where the last one ended: who had the
-longest block of one has the shortest of the next. So causal blocks come longest first over all
-texts and heads, and AT_ONCE of a head next to one another, which read its keys together. Nothing
-here is Hopper's own, so that it can be tested anywhere.
+longest block of one has the shortest of the next, so that causal blocks come longest first through
+all heads of all texts. Nothing here is Hopper's own, so that it can be tested anywhere.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import triton.language as tl
 
 from .forward import block_of, walk_of
 from .tile import where_and_how_long
-
-AT_ONCE = tl.constexpr(4)
 
 
 @triton.jit
@@ -48,16 +45,6 @@ def room_of(lap, group, LAPS: tl.constexpr):
 
 
 @triton.jit
-def _longest_first(work, works, blocks):
-    """Which block of which head of which text, counted through all texts."""
-    every = works // blocks
-    longer = work // (AT_ONCE * every) * AT_ONCE  # blocks of each head that came before
-    some = tl.minimum(AT_ONCE, blocks - longer)
-    here = work - longer * every
-    return here // some, blocks - 1 - longer - here % some
-
-
-@triton.jit
 def work_of(
     lap, numbers, lengths_at, offsets_at,
     LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, SIDES: tl.constexpr, ONE_SIDED: tl.constexpr,
@@ -67,12 +54,10 @@ def work_of(
     works, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
     work = lap * tl.num_programs(0) + _place(lap)
     blocks = tl.cdiv(queries, 128)
-    if LAPS and ONE_SIDED:
-        head, block = _longest_first(work, works, blocks)
-        batch, head = head // heads, head % heads
-    else:
-        batch = work // (blocks * heads)
-        block, head = block_of(work % (blocks * heads), heads, blocks, ONE_SIDED)
+    together = works // blocks if LAPS and ONE_SIDED else heads  # heads of all texts, or of one
+    block, head = block_of(work % (blocks * together), together, blocks, ONE_SIDED)
+    head += work // (blocks * together) * together
+    batch, head = head // heads, head % heads
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
