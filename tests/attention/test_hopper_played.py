@@ -71,6 +71,16 @@ def test_a_nan_stays_in_its_row(name, monkeypatch):
     assert_a_nan_stays_in_its_row(problem(name))
 
 
+def test_a_distance_is_never_below_zero(monkeypatch):
+    """Row 120 looks at itself, and with 5e-8 eight keys back: less than a place in a tile rounds to."""
+    hopper_played.play(monkeypatch)
+    q, k, v = zoo.tensors(1, torch.float16, queries=128, keys=128, dim=64, value_dim=64)
+    k[..., 0], q[..., 1:], q[..., 0] = -99.0, 0.0, 1.0
+    k[:, :, 120, 0], k[:, :, 112, 0] = 0.0, -16.8125
+    seen = assert_told(zoo.ask(q, k, v, mask=mh.causal(), scale=1.0), ("distance",))
+    assert (seen.found["distance"][:, :, 120] == 0).all()
+
+
 SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them
     "cells of a quarter tile": {"sizes": (256, 16, 64)},
     "cells of a quarter tile, causal": {"sizes": (256, 16, 64), "mask": mh.causal()},

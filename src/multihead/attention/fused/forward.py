@@ -172,11 +172,11 @@ def tell(
     share = tl.where(dead, 0.0, 1.0 / total)
     lse2 = tl.where(dead, 0.0, m + tl.log2(total))
     tl.store(lse_at + at, tl.where(dead, float("-inf"), lse2 * LN2), mask=written)
-    if ENTROPY:
+    if ENTROPY:  # rounding may leave it, or the distance, a little below 0; a NaN stays one
         entropy = (weight * tl.log2(total) - ex) * share * LN2
         tl.store(entropy_at + at, tl.where(entropy < 0, 0.0, entropy), mask=written)
     if DISTANCE:
-        tl.store(distance_at + at, far * share, mask=written)
+        tl.store(distance_at + at, tl.where(far < 0, 0.0, far * share), mask=written)
     if PEAK:  # rounding may leave it a little above 1; a NaN stays one
         peak = peak * share
         tl.store(peak_at + at, tl.where(peak > 1.0, 1.0, peak), mask=written)
