@@ -98,6 +98,30 @@ def test_links_in_a_box_made_by_keys_are_cut_as_by_cut(cutting):
     until(cutting, "document.querySelector('h1').textContent === '1.1'")
 
 
+def test_what_was_pointed_at_before_does_not_take_the_words_of_a_box(cutting):
+    point(cutting, 20, 2)  # which is told of a moment later
+    cutting.keyboard.press("l")
+    cutting.wait_for_timeout(150)
+    assert cutting.locator(".pointed").inner_text().startswith("Box: rows")
+    point(cutting, 21, 2)
+    cutting.keyboard.press("Enter")
+    cutting.wait_for_timeout(150)
+    assert cutting.locator(".pointed").inner_text().startswith("Taken: rows")
+
+
+def test_a_box_that_is_begun_while_the_page_is_being_drawn_stays(cutting):
+    """What follows a drawing comes some time after it, and knew of no box then."""
+    cutting.evaluate(
+        """async () => { document.querySelector("[role=tab]").click();
+        for (let i = 0; i < 9; i++) await null; // drawn, and no more
+        document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "l", bubbles: true })); }"""
+    )
+    cutting.wait_for_timeout(150)
+    assert len(in_map(cutting, "lasso.points")) == 4
+    cutting.keyboard.press("Shift+ArrowDown")
+    assert cutting.locator(".pointed").inner_text().startswith("Box: rows")
+
+
 def test_a_box_begins_in_the_middle_stays_on_the_map_and_is_in_sight(new_page):
     page = look(
         new_page(), tiny()[1], view="head", layer=1, head=2, q=5, k=0, span=20, pin="q9", tab="text"

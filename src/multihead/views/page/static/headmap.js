@@ -42,6 +42,7 @@ export function MapView({ map, minus, beside, layer, words, others, padding, hid
     if (mine === turn.current) setSaid(found); // an answer that comes late is of what was left
   }, 50);
   const tell = (place) => { pointed.current = place; describe(); };
+  const say = (words) => { describe.drop(); turn.current++; pointed.current = null; setSaid(words); }; // and of no place, not of one that was pointed at before
   const pickAt = async ({ factor: f, query, key }) => {
     let link = { query, key };
     if (f > 1 && !minus) {
@@ -67,9 +68,9 @@ export function MapView({ map, minus, beside, layer, words, others, padding, hid
   useEffect(() => {
     const m = drawing.current;
     m.lassoing = Boolean(lassoing);
-    if (!lassoing) { m.lasso = null; box.current = null; }
     m.show({ map, minus, layer, words, padding, hidden, held, scale: minus ? "difference" : scale, most, factors });
   });
+  useEffect(() => { if (!lassoing) { drawing.current.lasso = null; box.current = null; drawing.current.draw(); } }, [lassoing]); // not at each drawing: a key may have begun a box since
   useEffect(() => {
     if (isMoving()) return; // the map is ahead of what was written, and is not to be called back
     const m = drawing.current, v = m.view;
@@ -86,11 +87,10 @@ export function MapView({ map, minus, beside, layer, words, others, padding, hid
       m.canvas.focus(); // arrows are the box's own from here on, and not the heads'
       m.lasso = { drawing: false, points: cornersOf(next) };
       m.setView(viewWith(next, m.view)); setView(m.view);
-      turn.current++; pointed.current = null;
-      setSaid(`Box: ${boxSaid(next, words)}. Enter takes it, Escape drops it.`);
+      say(`Box: ${boxSaid(next, words)}. Enter takes it, Escape drops it.`);
     } else if (box.current && (e.key === "Enter" || e.key === "Escape")) {
       const taken = e.key === "Enter" ? box.current : null;
-      setSaid(taken ? `Taken: ${boxSaid(taken, words)}.` : "");
+      say(taken ? `Taken: ${boxSaid(taken, words)}.` : "");
       if (taken) lasso(cornersOf(taken));
       else begin(false);
       box.current = null;

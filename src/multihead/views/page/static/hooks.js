@@ -30,11 +30,13 @@ export function useLatest(call) {
   return useRef((...args) => latest.current(...args)).current;
 }
 
-/** Call something a moment after it was last asked. */
+/** Call something a moment after it was last asked; `drop` lets it be. */
 export function useSoon(call, wait = 40) {
-  const timer = useRef(0), latest = useLatest(call);
-  return useRef((...args) => {
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => latest(...args), wait);
-  }).current;
+  const soon = useRef(null), latest = useLatest(call);
+  if (!soon.current) {
+    let timer = 0;
+    const drop = () => clearTimeout(timer);
+    soon.current = Object.assign((...args) => { drop(); timer = setTimeout(() => latest(...args), wait); }, { drop });
+  }
+  return soon.current;
 }
