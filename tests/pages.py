@@ -126,10 +126,29 @@ def look(page, address: str, **state):
     page.goto(f"{address}#{urlencode(state)}")
     page.wait_for_selector("main")
     if state.get("view") == "head":
-        page.wait_for_function(READY)
+        ready(page)
     elif state.get("view", "home") == "home":
         page.wait_for_selector(".home .reader .word")
     return page
+
+
+def settled(page) -> None:
+    """Wait for what follows a drawing: listeners, and what is drawn by hand.
+
+    It comes after the next frame, and what that leads to after one more.
+    """
+    page.evaluate(
+        """() => new Promise((done) => {
+        const next = (call) => requestAnimationFrame(() => setTimeout(call));
+        next(() => next(done)); })"""
+    )
+
+
+def ready(page) -> None:
+    """Wait until every map is drawn, and what follows a drawing is done."""
+    settled(page)
+    page.wait_for_function(READY)
+    settled(page)
 
 
 def until(page, holds: str, arg=None) -> None:
@@ -144,7 +163,7 @@ def redrawn(page, holds: str, arg=None, nth: int = 0) -> None:
         f"((m) => m?.shown && {holds})(document.querySelectorAll('.mapbox canvas')[{nth}]?.headMap)",
         arg,
     )
-    page.wait_for_function(READY)
+    ready(page)
 
 
 def point(page, query: float, key: float, nth: int = 0) -> None:

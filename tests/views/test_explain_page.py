@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from pages import settled
 from rich.console import Console
 from small_reports import WORDS, save_model
 from typer.testing import CliRunner
@@ -165,6 +166,7 @@ def opened(new_page, tmp_path):
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("h1")
+        settled(page)
         return page
 
     yield open_page

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 import pytest
 from one_thread import one_thread
 from page_server import serving, tiny_session
-from pages import look
+from pages import look, settled
 from run_pages import READY
 from small_reports import save_model
 
@@ -51,6 +51,7 @@ def look_at_run(new_page):
         page = new_page(color_scheme=scheme)
         page.goto(f"{address}#{urlencode(state)}")
         page.wait_for_selector(selector)
+        settled(page)
         return page
 
     return open_page

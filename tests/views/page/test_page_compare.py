@@ -3,11 +3,11 @@
 import pytest
 import torch
 from pages import (
-    READY,
     in_map,
     look,
     pixels,
     point,
+    ready,
     recorded,
     redrawn,
     said,
@@ -24,7 +24,7 @@ from multihead.views.page.session import Session
 @pytest.fixture
 def compared(new_page):
     page = look(new_page(), tiny()[1], view="compare", a="0.1", b="1.2")
-    page.wait_for_function(READY)
+    ready(page)
     return page
 
 
@@ -104,7 +104,7 @@ def test_two_dots_are_picked_one_by_a_click_one_by_a_key(new_page):
     page.locator("circle[data-at='0.1']").click()
     page.locator("circle[data-at='1.0']").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(READY)
+    ready(page)
     assert page.locator(".three figcaption").all_inner_texts()[0].startswith("a: 0.1")
     assert page.locator(".three figcaption").all_inner_texts()[1].startswith("b: 1.0")
     assert "a=0.1" in page.url
@@ -132,7 +132,7 @@ def test_zoom_and_cross_hair_are_linked(compared):
         """[...document.querySelectorAll('.mapbox canvas')].every((c) => Math.abs(c.headMap.view.span
         - document.querySelector('.mapbox canvas').headMap.view.span) < 0.05 && c.headMap.view.span < 59)""",
     )
-    compared.wait_for_function(READY)
+    ready(compared)
     point(compared, 40, 20, nth=1)
     until(
         compared,
@@ -169,7 +169,7 @@ def test_a_map_that_another_took_back_follows_it(compared):
 
 def test_the_same_key_while_the_first_is_being_written(new_page):
     page = look(new_page(), tiny()[1], view="compare", a="0.1", b="1.2", q=20, k=5, span=20)
-    page.wait_for_function(READY)
+    ready(page)
     page.evaluate(
         f"""() => {{ const press = {PRESS}, write = history.replaceState.bind(history);
         history.replaceState = (...args) => {{
@@ -208,7 +208,7 @@ def test_sinks_of_either_are_hidden_and_said(new_page):
     session = Session()
     session.add(rec, "hand", {"model": "by hand"})
     page = look(new_page(), serve(session), view="compare", a="0.1", b="0.0")
-    page.wait_for_function(READY)
+    ready(page)
     whole = rec.weights(0, 0)
     share = float(whole[:, 0].sum() / whole.sum())
     chip = page.locator("button.sinks")
@@ -247,7 +247,7 @@ def test_two_recordings(new_page):
     session = tiny_session()
     other = session.record(" ".join(reversed(WORDS * 3)), 54, "another", lambda *_: None)
     page = look(new_page(), serve(session), view="compare", a="0.1", b="0.1")
-    page.wait_for_function(READY)
+    ready(page)
     page.get_by_label("b of").select_option(other)
     page.wait_for_selector("text=different sizes (60 × 60, 54 × 54)")
     redrawn(page, "m.shown.map.rec === arg", other, nth=1)

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import torch
-from pages import HOSTILE, READY, in_map, look, point, recorded, said, tiny, tiny_session, until
+from pages import HOSTILE, in_map, look, point, ready, recorded, said, tiny, tiny_session, until
 from PIL import Image
 
 import multihead as mh
@@ -144,7 +144,7 @@ def test_the_file_has_home_and_every_view(from_disk):
     assert page.locator(".about").inner_text().split("\n")[1:] == ["60 tokens", "no BOS"]
     assert page.get_by_role("button", name="Your own text").count() == 0
     page.locator(".cell").nth(5).click()
-    page.wait_for_function(READY)
+    ready(page)
     for tab in ("Names", "Cut and see", "Joins", "Export", "Text"):
         page.get_by_role("tab", name=tab).click()
         assert page.locator(".panel").inner_text()
@@ -165,7 +165,7 @@ def test_an_exact_head_is_exact_at_every_zoom(from_disk, by):
         tiny()[0], [EXACT], view="head", layer=1, head=2, q=30, k=10, span=12, sinks="show", by=by
     )
     until(page, "document.querySelector('.mapbox canvas').headMap.shown.map.by === arg", by)
-    page.wait_for_function(READY)
+    ready(page)
     weights = rec.weights(*EXACT, by=by)
     for query, key in ((35, 15), (41, 10), (33, 20)):
         shown = page.evaluate(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import POINT, READY, in_map, point, recorded, said, tiny_session, until
+from pages import POINT, in_map, point, ready, recorded, said, tiny_session, until
 
 from multihead.views.page.session import Session
 
@@ -29,7 +29,7 @@ def largest(session, head: int, query: int, key: int) -> float:
 
 def test_two_heads_are_compared_at_the_factor_that_both_have(from_disk, session):
     page = from_disk(session, [(0, 0)], view="compare", a="0.0", b="0.1", sinks="show")
-    page.wait_for_function(READY)
+    ready(page)
     assert [in_map(page, "factor", nth) for nth in range(3)] == [FACTOR] * 3
     for query, key in ((300, 299), (490, 30), (120, 119)):
         one, two = (largest(session, head, query, key) for head in range(2))
@@ -79,7 +79,7 @@ def sunk():
 def test_a_sink_of_one_is_hidden_in_both_of_a_file_too(from_disk, sunk, exact):
     rec = sunk.of("0").rec
     page = from_disk(sunk, [(0, exact)], view="compare", a="0.0", b="0.1")
-    page.wait_for_function(READY)
+    ready(page)
     f = in_map(page, "factor")
     assert f == 8
     for nth, head in enumerate((0, 1)):
@@ -109,12 +109,12 @@ def test_a_sink_of_one_is_hidden_in_both_of_a_file_too(from_disk, sunk, exact):
 def test_head_opens_on_the_first_head_that_is_exact(from_disk):
     page = from_disk(tiny_session(), [(1, 1), (0, 2)])
     page.get_by_role("link", name="Head", exact=True).click()
-    page.wait_for_function(READY)
+    ready(page)
     assert page.locator("h1").inner_text() == "1.1"
     assert "Pooled" not in page.locator(".left").inner_text()
     page.keyboard.press("ArrowUp")
     until(page, "document.querySelector('h1').textContent === '0.1'")
     assert "layer=0" in page.url
     page.reload()
-    page.wait_for_function(READY)
+    ready(page)
     assert page.locator("h1").inner_text() == "0.1"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from pages import READY, in_map, look, point, recorded, said, serve, tiny, until
+from pages import in_map, look, point, ready, recorded, said, serve, tiny, until
 
 from multihead.views.page.session import Session
 
@@ -40,7 +40,7 @@ def test_the_wheel_zooms_from_the_whole_map_to_one_token(head, wide):
         head.mouse.wheel(0, -400)
         if in_map(head, "view.span") < 6.01:
             break
-    head.wait_for_function(READY)
+    ready(head)
     assert in_map(head, "factor") == 1
     assert in_map(head, "view.span") == pytest.approx(6, abs=0.01)
     point(head, 700, 300)
@@ -52,7 +52,7 @@ def test_the_wheel_zooms_from_the_whole_map_to_one_token(head, wide):
     assert shown == pytest.approx(weight, rel=1e-3, abs=1e-7)  # float16
     for _ in range(60):
         head.mouse.wheel(0, 400)
-    head.wait_for_function(READY)
+    ready(head)
     assert in_map(head, "view.span") == TOKENS
 
 
@@ -67,7 +67,7 @@ def test_every_factor_shows_the_largest_of_its_cells(head, wide):
             head,
             f"Math.round(document.querySelector('.mapbox canvas').headMap.view.span) === {span}",
         )
-        head.wait_for_function(READY)
+        ready(head)
         f = in_map(head, "factor")
         seen.add(f)
         at = (int(500 // f), int(30 // f))
@@ -153,13 +153,13 @@ def test_a_view_that_is_written_late_does_not_call_the_map_back(head):
 def test_going_back_takes_no_view_along(new_page):
     page = look(new_page(), tiny()[1], view="head", layer=0, head=0, q=20, k=5, span=20)
     page.get_by_role("button", name="next head").click()
-    page.wait_for_function(READY)
+    ready(page)
     page.evaluate(
         """() => new Promise((done) => { addEventListener("popstate", () => setTimeout(done, 200));
         document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true }));
         history.back(); })"""
     )
-    page.wait_for_function(READY)
+    ready(page)
     assert page.locator("h1").inner_text() == "0.0"
     assert in_map(page, "view.span") == pytest.approx(20, abs=0.05)
 
@@ -188,7 +188,7 @@ def test_arrows_go_from_head_to_head_with_the_view_kept(new_page):
     ):
         page.keyboard.press(key)
         until(page, f"document.querySelector('h1').textContent === '{shown}'")
-        page.wait_for_function(READY)
+        ready(page)
         assert in_map(page, "view") == pytest.approx(view, abs=0.05)
     page.keyboard.press("ArrowUp")  # there is none above
     assert page.locator("h1").inner_text() == "0.0"

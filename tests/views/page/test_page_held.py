@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import POINT, READY, in_map, lonely_link, look, point, recorded, serve, until
+from pages import POINT, in_map, lonely_link, look, point, ready, recorded, serve, until
 
 from multihead.views.page.session import Session
 
@@ -37,7 +37,7 @@ def test_the_sentence_is_of_the_link_that_a_click_landed_on(new_page, address, m
     assert f > 1
     page.mouse.click(*page.evaluate(POINT, cell(f)))
     until(page, "document.querySelector('.mapbox canvas').headMap.factor === 1")
-    page.wait_for_function(READY)
+    ready(page)
     told = f"‘word{ASKS}’ ({ASKS}) reads"
     until(
         page,
@@ -53,7 +53,7 @@ def test_the_sentence_is_of_the_link_that_a_click_landed_on(new_page, address, m
 
 def test_in_a_comparison_too(new_page, address):
     page = look(new_page(), address, view="compare", a="0.0", b="0.1")
-    page.wait_for_function(READY)
+    ready(page)
     f = in_map(page, "factor")
     page.mouse.click(*page.evaluate(POINT, cell(f)))
     until(page, "document.querySelector('.mapbox canvas').headMap.factor === 1")
@@ -79,7 +79,7 @@ def test_a_held_word_is_in_sight(new_page, address):
     page.wait_for_function(IN_SIGHT)
     assert f"pin=q{ASKS}" in page.url
     page.reload()
-    page.wait_for_function(READY)
+    ready(page)
     page.wait_for_selector(".strip")
     page.wait_for_timeout(200)
     assert page.evaluate(IN_SIGHT)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from pages import (
     POINT,
-    READY,
     grey,
     in_map,
     lonely_link,
     look,
     pixels,
     point,
+    ready,
     recorded,
     redrawn,
     said,
@@ -126,7 +126,7 @@ def test_one_link_among_8192_tokens_is_seen_and_a_click_lands_on_it(new_page, lo
     assert f"largest of {f}×{f}" in page.locator(".legend").inner_text()
     page.mouse.click(*page.evaluate(POINT, [query, key, 0]))
     until(page, "document.querySelector('.mapbox canvas').headMap.factor === 1")
-    page.wait_for_function(READY)
+    ready(page)
     view = in_map(page, "view")
     assert view["q"] < ASKS < view["q"] + view["span"]
     assert view["k"] < ASKED < view["k"] + view["span"]
@@ -233,7 +233,7 @@ def test_a_locked_scale_stays_from_head_to_head(new_page, sunk):
     page.get_by_role("button", name="lock scale").click()
     page.keyboard.press("ArrowLeft")
     until(page, "document.querySelector('h1').textContent === '0.0'")
-    page.wait_for_function(READY)
+    ready(page)
     assert in_map(page, "shown.most(1)") == pytest.approx(own)
     assert page.locator(".legend .scale i").all_inner_texts()[1] == said(own)
     page.get_by_role("button", name="scale locked").click()
@@ -270,6 +270,6 @@ def test_it_is_said_where_w_o_was_not_found(new_page, sunk):
     assert "W_O was not found" in choice.inner_text()
     page.goto(page.url + "&by=norm")  # an address from another recording
     page.wait_for_selector("text=W_O was not found here")
-    page.wait_for_function(READY)
+    ready(page)
     assert value_at(page, 50, 30) == pytest.approx(float(sunk[0].weights(0, 0)[50, 30]), rel=1e-3)
     assert re.match(r"weight, linear", page.locator(".legend .unit").inner_text())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from pages import EVERY, HOSTILE, READY, look, name_heads, point, said, serve, tiny_session, until
+from pages import EVERY, HOSTILE, look, name_heads, point, ready, said, serve, tiny_session, until
 
 import multihead as mh
 from multihead.views.page.session import Session
@@ -158,7 +158,7 @@ def test_home_marks_the_layers_that_cross(new_page, translated):
     for layer in rec.layers:  # the encoder's own, the decoder's own, and across
         look(page, address, view="head", layer=layer.index)
         until(page, "document.querySelector('h1').textContent === arg", f"{layer.index}.0")
-        page.wait_for_function(READY)
+        ready(page)
 
 
 def seen_by_vit(size: int) -> Session:

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-from pages import EVERY, READY, look, recorded, serve
+from pages import EVERY, look, ready, recorded, serve
 
 import multihead as mh
 from multihead.views.page.session import Session
@@ -27,7 +27,7 @@ def test_labels_are_legible_and_keep_their_spaces(new_page):
     options = page.locator("header option").evaluate_all("all => all.map((o) => o.textContent)")
     assert options == ["plain", "a\ufffdb c\ufffdd"]
     look(page, page.url.partition("#")[0], view="compare", a="0.0", b="0.0", rb="1")
-    page.wait_for_function(READY)
+    ready(page)
     choices = page.locator(".pair option").evaluate_all("all => all.map((o) => o.textContent)")
     assert "a\ufffdb c\ufffdd" in choices
     assert "a\ufffdb c\ufffdd" in page.locator(".three figcaption").nth(1).inner_text()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pages import READY, in_map, look, point, recorded, serve, tiny, tiny_session, until
+from pages import in_map, look, point, ready, recorded, serve, tiny, tiny_session, until
 from small_reports import WORDS
 
 from multihead.views.page.session import Session
@@ -39,7 +39,7 @@ def test_maps_are_large_in_a_small_window(new_page):
     assert in_map(page, "side") >= 420
     look(page, tiny()[1], view="compare", a="0.1", b="1.2")
     until(page, "document.querySelectorAll('.mapbox canvas').length === 3")
-    page.wait_for_function(READY)
+    ready(page)
     sides = [in_map(page, "side", nth) for nth in range(3)]
     assert min(sides) == max(sides) >= 200
     tops = page.locator(".mapbox canvas").evaluate_all(
@@ -72,7 +72,7 @@ def test_in_a_comparison_it_lies_above_the_diagonal(new_page, alike):
     page = new_page(viewport={"width": 2000, "height": 1100})
     look(page, alike, view="compare", a="0.0", b="0.0", q=80, k=80, span=100)
     until(page, "document.querySelectorAll('.mapbox canvas').length === 3")
-    page.wait_for_function(READY)
+    ready(page)
     mini = page.evaluate(MINI)
     assert mini["over"]
     assert mini["key"] > mini["query"]  # nobody may look there
@@ -118,5 +118,5 @@ def test_from_head_to_head_the_map_stays_where_it_is(new_page):
     before = page.locator(".mapbox canvas").bounding_box()
     page.keyboard.press("ArrowRight")
     until(page, "!document.querySelector('button.sinks')")
-    page.wait_for_function(READY)
+    ready(page)
     assert page.locator(".mapbox canvas").bounding_box() == before

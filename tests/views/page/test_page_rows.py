@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from pages import EVERY, READY, in_map, loaded, look, redrawn, said, serve, tiny_session, until
+from pages import EVERY, in_map, loaded, look, ready, redrawn, said, serve, tiny_session, until
 
 import multihead as mh
 from multihead.views.page.session import Session
@@ -137,7 +137,7 @@ def test_every_view_and_every_export_is_of_the_text_that_is_shown(new_page, padd
     cell = page.locator(".cell[aria-label^='head 1.2, entropy']")
     assert f"entropy {said(float(f'{told[2]:.5g}'))}" in cell.get_attribute("aria-label")
     look(page, address, rec=number, batch=1, view="compare", a="1.0", b="1.2", x="peak")
-    page.wait_for_function(READY)
+    ready(page)
     row = page.locator("table.both tbody tr").first.locator("td").all_inner_texts()
     assert row == [said(float(f"{told[h]:.5g}")) for h in (0, 2)]
     dot = page.locator("circle[data-at='1.2']").get_attribute("aria-label")
@@ -233,7 +233,7 @@ def test_another_recording_is_seen_from_its_first_text(new_page, padded):
     assert page.locator("[role=alert]").count() == 0
     assert "batch=" not in page.url
     look(page, address, rec=number, batch=1, view="compare", a="1.0", b="1.2", rb=other)
-    page.wait_for_function(READY)
+    ready(page)
     redrawn(page, "m.shown.map.rec === arg && m.shown.map.batch === 0", other, nth=1)
     assert in_map(page, "shown.map.batch") == 1
     assert page.locator(".three figcaption").nth(1).inner_text().endswith("one, row 0")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from page_server import serving
-from pages import said
+from pages import said, settled
 from run_pages import PIXEL, READY, expected, stands, step_of, values
 from small_runs import (
     CELLS,
@@ -210,6 +210,7 @@ def test_light_and_dark_have_room_for_all(look, scheme):
     assert bright() == (scheme == "dark")
     page.reload()
     page.wait_for_selector(READY)
+    settled(page)
     assert bright() == (scheme == "dark")
 
 
@@ -226,6 +227,7 @@ def test_an_address_is_a_view(look):
     assert first[1:] == [expected(top_score, 300), "1.2", 300]
     page.reload()
     page.wait_for_selector(READY)
+    settled(page)
     assert shown() == first
     page.goto(
         f"{page.url.partition('#')[0]}#step=320&layer=99&head=9&stat=nothing&pool=sum&view=odd"

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from pages import READY, grey, in_map, look, pixels, serve, tiny, tiny_session, until
+from pages import grey, in_map, look, pixels, ready, serve, tiny, tiny_session, until
 
 from multihead.views.page.session import Session
 
@@ -37,7 +37,7 @@ def test_every_view_has_room_and_no_error(new_page, scheme):
         assert page.evaluate(OUTSIDE) == [], state
         assert page.evaluate(OVERLAP) == [], state
         assert page.locator("header .about b").is_visible()
-    page.wait_for_function(READY)  # the last one compares
+    ready(page)  # the last one compares
     bottoms = page.locator(".mapbox canvas").evaluate_all(
         "all => all.map((c) => c.getBoundingClientRect().bottom)"
     )
@@ -74,7 +74,7 @@ def test_light_and_dark_turn_and_the_map_with_them(new_page, scheme):
     )
     assert bright() == [scheme == "dark"] * 2
     page.reload()
-    page.wait_for_function(READY)
+    ready(page)
     assert bright() == [scheme == "dark"] * 2
     page.get_by_role("link", name="Home").click()
     assert f"theme={'dark' if scheme == 'light' else 'light'}" in page.url
@@ -94,7 +94,7 @@ def test_an_address_is_a_view(new_page, state):
     def shown(page):
         page.wait_for_selector(".panel, .grid, .scatter")
         if state["view"] != "home":
-            page.wait_for_function(READY)
+            ready(page)
         choices = page.locator("select").evaluate_all("all => all.map((s) => s.value)")
         maps = page.locator(".mapbox canvas").count()
         views = [in_map(page, "view", nth) for nth in range(maps)]
@@ -135,7 +135,7 @@ def test_back_and_forward(new_page):
     page = look(new_page(), tiny()[1])
     page.wait_for_selector(".cell")
     page.locator(".cell").nth(1).click()
-    page.wait_for_function(READY)
+    ready(page)
     page.keyboard.press("ArrowDown")
     until(page, "document.querySelector('h1').textContent === '1.1'")
     page.get_by_role("link", name="Compare").click()
@@ -159,7 +159,7 @@ def test_an_address_that_makes_no_sense_shows_what_there_is(new_page, hash):
     page.goto(f"{tiny()[1]}#{hash}")
     page.wait_for_selector(".panel, .grid, .scatter")
     if "view=head" in hash:
-        page.wait_for_function(READY)
+        ready(page)
     assert page.locator("[role=alert]").count() == 0
 
 
@@ -204,5 +204,5 @@ def test_a_tile_that_fails_is_asked_for_again_but_not_at_once(new_page):
     assert len(asked) == 1
     page.unroute("**/tile/**")
     until(page, "!document.querySelector('.legend .error')")
-    page.wait_for_function(READY)
+    ready(page)
     page.troubles.clear()
