@@ -54,7 +54,8 @@ def test_half_open_connections_and_slow_ones(served, monkeypatch):
                 f"{head}x-multihead-token: {served.token}\r\nContent-Length: 99\r\n\r\n{{".encode()
             )
         for _ in range(4):
-            silent[0].sendall(b"x")
+            with contextlib.suppress(ConnectionError):  # given up, on a slow machine
+                silent[0].sendall(b"x")
             time.sleep(0.05)
         answers(served)
         for one in silent:  # given up
