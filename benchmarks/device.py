@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import statistics
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import multihead as mh
 from multihead.attention.fused.question import Asked
 from multihead.attention.problem import Problem, pose
+from multihead.measuring import peers
+from multihead.measuring.clock import Calls, medians_on_gpu
+from multihead.measuring.peers import ON_GPU as SDPA
 
-SDPA = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
 OBSERVING = Asked(entropy=True, distance=True, peak=True)
-Calls = dict[str, Callable[[], object]]
 flex = torch.compile(flex_attention, dynamic=False)
 torch._dynamo.config.recompile_limit = 256  # beyond, it would build the whole matrix
 
 
 def timed(calls: Calls, least: int = 9, most: int = 60) -> dict[str, float]:
-    """The median of each call on the device, in milliseconds; each turn has an order of its own.
-
-    A long call warms the device, which slows the next: nobody shall always come after the same.
-    """
-    cache = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    taken: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
-    order, drawn = [*calls], random.Random(0)
-
-    def turn() -> float:
-        """Each once; the milliseconds of all."""
-        drawn.shuffle(order)
-        for _ in range(16):  # the device has something to do while we get ahead of it
-            cache.zero_()
-        for name in order:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            cache.zero_()
-            begin.record()
-            calls[name]()
-            end.record()
-            taken[name].append((begin, end))
-        torch.cuda.synchronize()
-        return sum(some[-1][0].elapsed_time(some[-1][1]) for some in taken.values())
-
-    turn(), turn()  # compiled, and warm
-    rounds = min(most, max(least, int(250 / turn())))
-    for _ in range(rounds):
-        turn()
-    return {
-        name: statistics.median(begin.elapsed_time(end) for begin, end in some[3:])
-        for name, some in taken.items()
-    }
+    """The median of each call on the device, in milliseconds; each turn has an order of its own."""
+    return {name: 1e3 * each for name, each in medians_on_gpu(calls, least, most).items()}
 
 
 def memory_beyond(call: Callable[[], object]) -> int:
@@ -82,8 +46,7 @@ def drawn(batch: int, heads: int, tokens: int, dim: int, grad: bool = False) -> 
 
 
 def sdpa(name: str, q: Tensor, k: Tensor, v: Tensor, **more) -> Tensor:
-    with sdpa_kernel(SDPA[name]):
-        return F.scaled_dot_product_attention(q, k, v, **more)
+    return peers.sdpa(q, k, v, by=name, **more)
 
 
 def that_answer(calls: Calls) -> Calls:
@@ -108,11 +71,8 @@ def _causal(b, h, q, k):
 
 def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention as on the board, and the entropy of its rows."""
-    scores = (q @ k.mT).float() * q.shape[-1] ** -0.5
-    if causal:
-        scores.masked_fill_(torch.ones_like(scores[0, 0], dtype=torch.bool).triu_(1), -torch.inf)
-    weights = scores.softmax(-1)
-    return weights.to(q.dtype) @ v, -torch.special.xlogy(weights, weights).sum(-1)
+    seen = peers.matrix_of(mh.causal(), q.shape[2], q.device) if causal else None
+    return peers.eager(q, k, v, seen)
 
 
 def mask_of(causal: bool) -> mh.masks.Mask | None:

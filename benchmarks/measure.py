@@ -1,44 +1,19 @@
-"""What all benchmarks share: interleaved medians, peak memory, and the machine they ran on."""
+"""What all benchmarks share: medians of calls that take turns, peak memory, where they ran."""
 
 from __future__ import annotations
 
-import datetime
 import gc
 import json
-import os
-import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+from multihead.measuring.clock import machine, medians
+
+__all__ = ["RESULTS", "in_its_own_process", "machine", "medians", "peak_above", "save"]
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def medians(calls: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
-    """The median time of each call, in seconds: all in one run, taking turns, after a warm-up.
-
-    Turns matter on a noisy machine: a slow moment hits all calls alike, and ratios stay fair.
-    """
-    once = 0.0
-    for call in calls.values():
-        call()
-    for call in calls.values():
-        start = time.perf_counter()
-        call()
-        once += time.perf_counter() - start
-    rounds = max(3, min(101, int(seconds / once)))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def peak_above(call: Callable[[], object]) -> int:
@@ -66,24 +41,6 @@ def _resident(field: str) -> int:
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise ValueError(f"this system does not tell {field}; memory is measured on Linux alone.")
-
-
-def machine() -> dict[str, str]:
-    """The date, the machine and the versions: without them a figure means nothing."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            x.partition(":")[2].strip() for x in info.read_text().splitlines() if "model name" in x
-        ]
-        cpu = names[0] if names else cpu
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cpu": f"{cpu}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def save(name: str, body: dict) -> Path:

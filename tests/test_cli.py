@@ -41,8 +41,8 @@ def test_help_names_every_command(arguments):
     result = call(*arguments)
     assert result.exit_code == 0
     assert "Usage: multihead" in result.stdout
-    assert "explain" in result.stdout
-    assert "report" in result.stdout
+    for command in ("look", "report", "explain", "train", "bench"):
+        assert re.search(rf"^  {command} ", result.stdout, re.MULTILINE)
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -61,6 +61,14 @@ def test_help_of_explain_names_its_options():
     ):
         assert option in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("command", "page"), [("train", "training"), ("bench", "performance")])
+def test_a_page_shows_the_help_as_it_is(command, page):
+    written = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text("utf-8")
+    shown = re.search(r"<!-- help -->\n```text\n(.*?)```\n<!-- /help -->", written, re.DOTALL)
+    assert shown is not None
+    assert shown[1].rstrip() == call(command, "--help").stdout.rstrip()
 
 
 def test_version():

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from train_command import TINY, call
@@ -22,13 +21,6 @@ def test_help_names_every_option():
                    "--heads", "--lr", "--device", "--out", "--resume", "--watch"):  # fmt: skip
         assert option in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-
-
-def test_the_page_shows_this_help():
-    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
-    shown = re.search(r"<!-- help -->\n```text\n(.*?)```\n<!-- /help -->", page, re.DOTALL)
-    assert shown is not None
-    assert shown[1].rstrip() == call("train", "--help").stdout.rstrip()
 
 
 def test_names_from_beginning_to_end(here):

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from .bench import add_bench
 from .errors import stopped
 from .explain import add_explain
 from .look import add_look
@@ -113,7 +114,7 @@ def add_version(app: "typer.Typer") -> None:
 
 
 # A new command is one more line here.
-COMMANDS = (add_version, add_look, add_report, add_explain, add_train)
+COMMANDS = (add_version, add_look, add_report, add_explain, add_train, add_bench)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -1,0 +1,157 @@
+"""What attention takes on this machine: fused, ours, ours while looking, and eager attention.
+
+All on the same random tensors and in turns, so that one row tells what looking costs here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import attend, explain_choice
+from ..masks import Mask, causal
+from ..observation import asked_statistics, observe
+from .clock import Calls, machine, medians, medians_on_gpu
+from .peers import ON_GPU, eager, matrix_of, sdpa
+
+__all__ = ["Asked", "Row", "compare", "machine"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MATRICES = 4  # that eager attention has at a time, about; twice as many with gradients
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What is compared: tokens that look at themselves, in `heads` heads of `dim` numbers."""
+
+    mask: Mask | None = dataclasses.field(default_factory=causal)
+    stats: tuple[str, ...] = ("entropy", "distance", "peak")
+    batch: int = 1
+    heads: int = 12
+    kv_heads: int = 12
+    dim: int = 64
+    dtype: str = "float32"
+    device: str = "cpu"
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "dim"):
+            if (given := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be 1 or more, and {given} came.")
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"query heads must be a multiple of key heads, and {self.heads} on {self.kv_heads} "
+                "came; give 12 on 4, say."
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(
+                f"there is no dtype {self.dtype!r} here; choose one of {', '.join(DTYPES)}."
+            )
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"a device is cpu or cuda here, and {self.device!r} came.")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("cuda needs a GPU that PyTorch sees, and it sees none; take cpu.")
+        asked_statistics(self.stats)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Seconds of each at so many tokens; who answered; None where the matrix found no room."""
+
+    tokens: int
+    sdpa: float
+    attend: float
+    looking: float
+    eager: float | None
+    sdpa_by: str  # the fastest of PyTorch's, where it has several
+    attend_by: str
+    looking_by: str
+    matrix_bytes: int  # of the weights, which eager attention builds
+
+
+def compare(
+    asked: Asked, lengths: Sequence[int], tell: Callable[[str, float | None], None]
+) -> Iterator[Row]:
+    """A row for each number of tokens; `tell` hears which is being measured."""
+    done, total = 0, sum(n * n for n in lengths)
+    for tokens in lengths:
+        tell(f"Timing: {tokens:,} tokens", done / total)
+        with torch.set_grad_enabled(asked.backward):
+            yield _row(asked, tokens)
+        done += tokens * tokens
+
+
+def _row(asked: Asked, tokens: int) -> Row:
+    q, k, v = _drawn(asked, tokens)
+    choice = explain_choice(q, k, v, mask=asked.mask)
+    seen = observe(q, k, v, mask=asked.mask, stats=asked.stats)
+    calls = _fused(asked, q, k, v) | {
+        "attend": partial(attend, q, k, v, mask=asked.mask),
+        "looking": lambda: observe(q, k, v, mask=asked.mask, stats=asked.stats).out,
+    }
+    matrix = asked.batch * asked.heads * tokens * tokens * 4
+    if _MATRICES * (1 + asked.backward) * matrix <= _free(asked.device):
+        allowed = None if asked.mask is None else matrix_of(asked.mask, tokens, asked.device)
+        calls["eager"] = lambda: eager(q, k, v, allowed)[0]
+    if asked.backward:
+        calls = _with_gradients(calls, (q, k, v))
+    times = medians(calls) if asked.device == "cpu" else medians_on_gpu(calls)
+    fastest = min((name for name in times if name.startswith("SDPA")), key=times.__getitem__)
+    return Row(
+        tokens, times[fastest], times["attend"], times["looking"], times.get("eager"),
+        fastest, choice.backend, seen.backend, matrix,
+    )  # fmt: skip
+
+
+def _drawn(asked: Asked, tokens: int) -> list[Tensor]:
+    random = torch.Generator(asked.device).manual_seed(0)
+    return [
+        torch.randn(
+            asked.batch, heads, tokens, asked.dim, generator=random,
+            dtype=DTYPES[asked.dtype], device=asked.device, requires_grad=asked.backward,
+        )
+        for heads in (asked.heads, asked.kv_heads, asked.kv_heads)
+    ]  # fmt: skip
+
+
+def _fused(asked: Asked, q: Tensor, k: Tensor, v: Tensor) -> Calls:
+    """PyTorch's fused attention; on a GPU by each of its backends that knows the question."""
+    known: dict[str, Any] = {"enable_gqa": asked.heads > asked.kv_heads}
+    if asked.mask == causal():
+        known["is_causal"] = True
+    elif asked.mask is not None:  # which it takes as a matrix alone
+        known["attn_mask"] = matrix_of(asked.mask, q.shape[2], q.device)
+    every: Calls = {"SDPA": partial(sdpa, q, k, v, **known)}
+    if asked.device == "cuda":
+        for name in ON_GPU:
+            call = partial(sdpa, q, k, v, **known, by=name)
+            with contextlib.suppress(RuntimeError):  # it does not know the question
+                call()
+                every[f"SDPA, {name}"] = call
+    return every
+
+
+def _with_gradients(calls: Calls, tensors: tuple[Tensor, ...]) -> Calls:
+    """The same, and the gradients of what they give."""
+    pull = torch.randn_like(tensors[0])
+    return {
+        name: lambda call=call: torch.autograd.grad(call(), tensors, pull)
+        for name, call in calls.items()
+    }
+
+
+def _free(device: str) -> int:
+    """Bytes of memory that may be taken; where nobody tells, those of a small machine."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    told = Path("/proc/meminfo")
+    lines = told.read_text().splitlines() if told.exists() else ()
+    found = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    return int(next(found, 4 * 2**20)) * 1024
