@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from hypothesis import settings
 # anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# A job in the background ignores Ctrl-C, and so would the processes in which tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each run, so that green means green, and no deadline on a busy machine.
 # `pytest --hypothesis-profile=default` searches afresh.
