@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import hopper_events as events
+import hopper_words as words
 import numpy as np
 import triton.language as tl
 from hopper_events import PLAY, Barrier, Shared, Tiles
@@ -31,6 +32,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from multihead.attention.fused import (
     decode,
     hopper,
+    hopper_fetch,
     hopper_fold,
     hopper_sweep,
     launch,
@@ -39,7 +41,7 @@ from multihead.attention.fused import (
 )
 from multihead.observation.fused import hopper as observing
 
-ROOMS = (decode, hopper, hopper_fold, hopper_sweep, observing)
+ROOMS = (decode, hopper, hopper_fetch, hopper_fold, hopper_sweep, observing)
 
 
 class Layout:
@@ -76,6 +78,9 @@ class Language:
         if dtype == tl.int64:
             return Shared(np.array([[Barrier()] for _ in range(shape[0])], dtype=object), dtype)
         return Shared(np.full(shape, np.nan, np.float16), dtype)
+
+    def inline_asm_elementwise(self, asm, constraints, given, dtype, is_pure, pack):
+        return words.run(asm, given)
 
     def warp_specialize(self, groups, warps, registers):
         PLAY.side_by_side([partial(function, *given) for function, given in groups])

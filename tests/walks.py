@@ -22,15 +22,18 @@ def walk_kernel(
 
 @triton.jit
 def lap_kernel(
-    found_at, works, heads, queries, MOST: tl.constexpr, ONE_SIDED: tl.constexpr, LAPS: tl.constexpr
-):
+    found_at, works, heads, queries, MOST: tl.constexpr, ONE_SIDED: tl.constexpr,
+    LAPS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
     """Which blocks a program takes, and the room that the second group's queries have."""
     far = 1 << 30
     numbers = (works, heads, 1, queries, queries, far, far, far, 0, 0, 0, 0)
     laps = laps_of(works, LAPS)
     for lap in range(laps):
-        work = work_of(lap, numbers, found_at, found_at, False, False, False, ONE_SIDED, 128, LAPS)
-        room, parity = room_of(lap, 1, LAPS)
+        work = work_of(
+            lap, numbers, found_at, found_at, False, False, False, ONE_SIDED, 128, LAPS, GROUPS
+        )
+        room, parity = room_of(lap, 1, LAPS, GROUPS)
         at = found_at + (tl.program_id(0) * MOST + lap) * 5
         tl.store(at, work[0])
         tl.store(at + 1, work[1])

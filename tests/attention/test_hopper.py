@@ -46,6 +46,7 @@ kernel = hopper_kernel.warmup(
     SINKS=False, ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False,
     FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full", works=24,
     UNBOUNDED=True, TURNS=ring.turns, LAPS=ring.laps, KEYS=ring.keys, STAGES=ring.stages, num_warps=4,
+    GROUPS=int(sys.argv[3]),
 )
 """
 CELLS = """
@@ -106,16 +107,17 @@ def compiled(kernel: str, *arguments: str, cache, most: int = 232_448) -> str:
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
-    ("dim", "kind"),
-    [(32, "plain"), (64, "observing"), (64, "observing full"), (128, "plain"), (256, "observing")],
-)
-def test_it_compiles_to_overlapping_products(dim, kind, tmp_path):
-    ptx = compiled(ATTENTION, str(dim), kind, cache=tmp_path)
+    ("dim", "kind", "groups"),
+    [(32, "plain", 2), (64, "observing", 2), (64, "observing full", 3), (128, "plain", 2),
+     (256, "observing", 2)],
+)  # fmt: skip
+def test_it_compiles_to_overlapping_products(dim, kind, groups, tmp_path):
+    ptx = compiled(ATTENTION, str(dim), kind, str(groups), cache=tmp_path)
     assert "setmaxnreg" in ptx  # warps that fetch give their registers to those that compute
     loops = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
     assert (
-        loops.count("1") == 4
-    )  # two groups, two loops: scores are awaited, values still on their way
+        loops.count("1") == 2 * groups
+    )  # of each group two loops: scores are awaited, values still on their way
     assert ptx.count("wgmma.mma_async") >= 32
 
 
@@ -211,14 +213,16 @@ def test_every_tile_that_some_row_sees_comes_once_and_plain_ones_last(band, side
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("groups", [2, 3])
 @pytest.mark.parametrize("programs", [1, 3, 7, 12, 30])  # of 30 blocks
-def test_every_block_is_taken_once_and_rooms_take_turns(programs, one_sided):
+def test_every_block_is_taken_once_and_rooms_take_turns(programs, groups, one_sided):
     from walks import lap_kernel
 
     batch, heads, blocks, laps = 2, 3, 5, programs < 30
     found = torch.full((programs, 30, 5), -1, dtype=torch.int32, device=DEVICE)
-    lap_kernel[(programs,)](found, batch * heads * blocks, heads, 128 * blocks - 5, MOST=30,
-                            ONE_SIDED=one_sided, LAPS=laps)  # fmt: skip
+    queries = 64 * groups * blocks - 5
+    lap_kernel[(programs,)](found, batch * heads * blocks, heads, queries, MOST=30,
+                            ONE_SIDED=one_sided, LAPS=laps, GROUPS=groups)  # fmt: skip
     taken = found[found[..., 0] >= 0].tolist()
     assert len(taken) == 30
     assert {tuple(work[:3]) for work in taken} == {
@@ -228,7 +232,8 @@ def test_every_block_is_taken_once_and_rooms_take_turns(programs, one_sided):
     assert int(counts.max() - counts.min()) <= 1  # shared out evenly
     for program, count in zip(found.tolist(), counts.tolist(), strict=True):
         rooms = [tuple(work[3:]) for work in program[:count]]
-        assert rooms == ([(1, 0), (3, 0), (1, 1), (3, 1)] * 8)[:count]
+        there = 1 + groups  # the room that comes next
+        assert rooms == ([(1, 0), (there, 0), (1, 1), (there, 1)] * 8)[:count]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
@@ -241,7 +246,8 @@ def test_causal_blocks_are_shared_out_by_length(programs, blocks, texts):
 
     works = texts * 3 * blocks
     found = torch.full((programs, works, 5), -1, dtype=torch.int32, device=DEVICE)
-    lap_kernel[(programs,)](found, works, 3, blocks * 128, MOST=works, ONE_SIDED=True, LAPS=True)
+    lap_kernel[(programs,)](found, works, 3, blocks * 128, MOST=works, ONE_SIDED=True, LAPS=True,
+                            GROUPS=2)  # fmt: skip
     tiles = torch.where(found[..., 0] >= 0, found[..., 2] + 1, 0).sum(1)
     assert int(tiles.sum()) == texts * 3 * blocks * (blocks + 1) // 2
     assert int(tiles.max() - tiles.min()) <= 7

@@ -26,50 +26,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .forward import start_of, tell, tiles_of_walk
-from .hopper_fold import by_thread, fold, fold_careful, lanes
+from .hopper_fetch import fetch, store_tile
+from .hopper_fold import by_thread, fold, fold_careful, halved, lanes, packed
 from .hopper_work import laps_of, room_of, work_of
 from .tile import LN2, NEVER, NUMBERS, capped, seen
-
-# Triton 3.6 knows them by other names than later ones.
-load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-
-
-@gluon.jit
-def _fetch(
-    q_at, k_at, v_at, qs, ks, vs, bars, lengths_at, offsets_at, numbers,
-    LENGTHS: gl.constexpr, OFFSETS: gl.constexpr, SIDES: gl.constexpr, ONE_SIDED: gl.constexpr,
-    FIRST_KEYS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, LAPS: gl.constexpr,
-):  # fmt: skip
-    here, free, q_here, q_free = bars[0], bars[1], bars[3], bars[4]
-    reached = 0
-    for lap in range(laps_of(numbers[0], LAPS)):
-        work = work_of(
-            lap, numbers, lengths_at, offsets_at, LENGTHS, OFFSETS, SIDES, ONE_SIDED, KEYS, LAPS
-        )
-        batch, head, block, walk = work[0], work[1], work[2], work[5]
-        kv_head = head // numbers[2]
-        for group in gl.static_range(2):
-            room, parity = room_of(lap, group, LAPS)
-            mbarrier.wait(q_free.index(room), parity ^ 1)
-            mbarrier.expect(q_here.index(room), q_at.block_type.nbytes)
-            load_tile(q_at, [batch, head, block * 128 + group * 64, 0], q_here.index(room),
-                      qs.index(room))  # fmt: skip
-        careful, total = tiles_of_walk(walk, KEYS)
-        for tile in range(total):
-            stage, turn = (reached + tile) % STAGES, (reached + tile) // STAGES & 1
-            start = start_of(tile, walk, careful, KEYS)
-            mbarrier.wait(free.index(stage), turn ^ 1)
-            mbarrier.expect(here.index(stage), k_at.block_type.nbytes + v_at.block_type.nbytes)
-            load_tile(k_at, [batch, kv_head, start, 0], here.index(stage), ks.index(stage))
-            load_tile(v_at, [batch, kv_head, start, 0], here.index(stage), vs.index(stage))
-        reached += total
-        if FIRST_KEYS:  # once more those at the beginning
-            stage, turn = reached % STAGES, reached // STAGES & 1
-            mbarrier.wait(free.index(stage), turn ^ 1)
-            mbarrier.expect(here.index(stage), k_at.block_type.nbytes)
-            load_tile(k_at, [batch, kv_head, 0, 0], here.index(stage), ks.index(stage))
-            reached += 1
 
 
 @gluon.jit
@@ -84,7 +44,7 @@ def score(tile, q, ks, here, STAGES: gl.constexpr, SCORES: gl.constexpr, KEYS: g
 @gluon.jit
 def _begin(
     at, turn, group, e, out, q, ks, vs, bars,
-    KEYS: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
+    KEYS: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, GROUPS: gl.constexpr,
     SCORES: gl.constexpr, WEIGHTS: gl.constexpr,
 ):  # fmt: skip
     """This tile's scores, and the values of the last one on their way into `out`."""
@@ -92,11 +52,10 @@ def _begin(
     if TURNS:  # while one group folds, the other has the tensor cores
         mbarrier.wait(turns.index(group), turn & 1)
     soon = score(at, q, ks, here, STAGES, SCORES, KEYS)
-    # In halves only here: a loop that carried them so would unpack and pack them again.
-    p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
+    p = halved(e, q.dtype, WEIGHTS, GROUPS > 2)
     adding = warpgroup_mma(p, vs.index((at - 1) % STAGES), out, is_async=True)
     if TURNS:
-        mbarrier.arrive(turns.index(1 - group))
+        mbarrier.arrive(turns.index((group + 1) % GROUPS))
     return warpgroup_mma_wait(1, (soon,)), adding, p
 
 
@@ -114,7 +73,7 @@ def _block(
     CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
     PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, FIRST_KEYS: gl.constexpr,
     ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
-    STAGES: gl.constexpr, TURNS: gl.constexpr,
+    STAGES: gl.constexpr, TURNS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """64 rows of one head, from the first scores to what is told of them; the tiles they took."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
@@ -128,7 +87,7 @@ def _block(
     _, heads, _, queries, _, left, right, _, _, scale, cap, prefix = numbers
     here, free, q_free = bars[0], bars[1], bars[4]
     careful, total = tiles_of_walk(walk, KEYS)
-    first_row = block * 128 + group * 64
+    first_row = (block * GROUPS + group) * 64
     rows = first_row + gl.arange(0, 64, ROW)
     place, column = rows + offset, gl.arange(0, KEYS, gl.SliceLayout(0, SCORES))
     factor = 1.0 if CAP else scale
@@ -144,10 +103,11 @@ def _block(
         capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
         right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
     )  # fmt: skip
+    e = packed(e, q.dtype, GROUPS > 2)
     for tile in range(1, careful):
         scores, adding, p = _begin(
             reached + tile, turn + tile - 1, group, e, out, q, ks, vs, bars,
-            KEYS, STAGES, TURNS, SCORES, WEIGHTS,
+            KEYS, STAGES, TURNS, GROUPS, SCORES, WEIGHTS,
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
         e, fade, m, weight, ex, far, best = fold_careful(
@@ -155,11 +115,12 @@ def _block(
             right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
             PEAK_KEY,
         )  # fmt: skip
+        e = packed(e, q.dtype, GROUPS > 2)
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
     for tile in range(gl.maximum(careful, 1), total):
         scores, adding, p = _begin(
             reached + tile, turn + tile - 1, group, e, out, q, ks, vs, bars,
-            KEYS, STAGES, TURNS, SCORES, WEIGHTS,
+            KEYS, STAGES, TURNS, GROUPS, SCORES, WEIGHTS,
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
@@ -168,9 +129,10 @@ def _block(
             left, right, length, factor, side, False, False, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
             PEAK_KEY,
         )  # fmt: skip
+        e = packed(e, q.dtype, GROUPS > 2)
         out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
     weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)
-    p = gl.convert_layout(e.to(q.dtype), WEIGHTS)
+    p = halved(e, q.dtype, WEIGHTS, GROUPS > 2)
     reached += total
     adding = warpgroup_mma(p, vs.index((reached - 1) % STAGES), out, is_async=True)
     if FIRST_KEYS:
@@ -219,24 +181,26 @@ def _block(
 
 @gluon.jit
 def _compute(
-    group, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at, numbers,
+    group, given,
     CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
     FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr,
     DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
+    GROUPS: gl.constexpr,
 ):  # fmt: skip
+    out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at, numbers = given
     reached, turn = 0, 0  # tiles of all rounds so far, and turns at the tensor cores
     for lap in range(laps_of(numbers[0], LAPS)):
         work = work_of(
             lap, numbers, lengths_at, offsets_at,
-            LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED, KEYS, LAPS,
+            LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED, KEYS, LAPS, GROUPS,
         )  # fmt: skip
-        room, parity = room_of(lap, group, LAPS)
+        room, parity = room_of(lap, group, LAPS, GROUPS)
         mbarrier.wait(bars[3].index(room), parity)
         total = _block(
             group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
             CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED,
-            KEYS, DIM, STAGES, TURNS,
+            KEYS, DIM, STAGES, TURNS, GROUPS,
         )  # fmt: skip
         reached += total + (1 if FIRST_KEYS else 0)
         turn += total - 1
@@ -251,11 +215,12 @@ def hopper_kernel(
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
     FIRST_KEYS: gl.constexpr, ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr,
     DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
+    GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Blocks of 128 rows, as `forward_kernel`; pointers that are not asked for point anywhere."""
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], q_at.dtype)
     K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
-    ROOMS: gl.constexpr = 4 if LAPS else 2
+    ROOMS: gl.constexpr = 2 * GROUPS if LAPS else GROUPS
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     qs = gl.allocate_shared_memory(q_at.dtype, [ROOMS, 64, DIM], Q_TILE)
     ks = gl.allocate_shared_memory(q_at.dtype, [STAGES, KEYS, DIM], K_TILE)
@@ -264,15 +229,15 @@ def hopper_kernel(
     q_free = gl.allocate_shared_memory(gl.int64, [ROOMS, 1], BARRIER)
     here = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    turns = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], BARRIER)
     for i in gl.static_range(ROOMS):
         mbarrier.init(q_here.index(i), count=1)
         mbarrier.init(q_free.index(i), count=1)
-    for i in gl.static_range(2):
+    for i in gl.static_range(GROUPS):
         mbarrier.init(turns.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(here.index(i), count=1)
-        mbarrier.init(free.index(i), count=2)
+        mbarrier.init(free.index(i), count=GROUPS)
     fence_async_shared()
     if TURNS:
         mbarrier.arrive(turns.index(0))
@@ -280,17 +245,38 @@ def hopper_kernel(
     bars = (here, free, turns, q_here, q_free)
     numbers = (works, heads, group, queries, keys, left, right, length, offset, scale, cap, prefix)
     told_at = (lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at)
-    gl.warp_specialize(
-        [
-            (_compute, (0, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at,
-                        numbers, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
-                        FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS, LAPS)),
-            (_compute, (1, out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at,
-                        numbers, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK, PEAK_KEY,
-                        FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS, LAPS)),
-            (_fetch, (q_at, k_at, v_at, qs, ks, vs, bars, lengths_at, offsets_at, numbers,
-                      LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED,
-                      FIRST_KEYS, KEYS, STAGES, LAPS)),
-        ],
-        [4, 1], [240, 24],  # warps and registers beyond the first group's
-    )  # fmt: skip
+    given = (out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at, numbers)
+    to_fetch = (q_at, k_at, v_at, qs, ks, vs, bars, lengths_at, offsets_at, numbers)
+    # Written out, for constants stay constants here alone; and warps and registers of a thread of
+    # all but the first group.
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_compute, (0, given, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK,
+                            PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS,
+                            LAPS, GROUPS)),
+                (_compute, (1, given, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK,
+                            PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS,
+                            LAPS, GROUPS)),
+                (fetch, (to_fetch, LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED,
+                         FIRST_KEYS, KEYS, STAGES, LAPS, GROUPS)),
+            ],
+            [4, 1], [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_compute, (0, given, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK,
+                            PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS,
+                            LAPS, GROUPS)),
+                (_compute, (1, given, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK,
+                            PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS,
+                            LAPS, GROUPS)),
+                (_compute, (2, given, CAP, SINKS, LENGTHS, OFFSETS, ENTROPY, DISTANCE, PEAK,
+                            PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED, KEYS, DIM, STAGES, TURNS,
+                            LAPS, GROUPS)),
+                (fetch, (to_fetch, LENGTHS, OFFSETS, DISTANCE and not ONE_SIDED, ONE_SIDED,
+                         FIRST_KEYS, KEYS, STAGES, LAPS, GROUPS)),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip

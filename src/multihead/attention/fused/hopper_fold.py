@@ -151,3 +151,38 @@ def fold_careful(
             factor, 1.0, True, CROSSES, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
     return e, fade, m, weight, ex, far, best
+
+
+@gluon.jit
+def packed(e, dtype: gl.constexpr, PAIRS: gl.constexpr):
+    """Weights as the loop carries them: as they are or, for want of registers, neighbours in PAIRS.
+
+    A pair is a number of 32 bits: halves by themselves would be unpacked and packed in each turn.
+    """
+    if PAIRS:
+        low, high = gl.split(e.reshape([e.shape[0], e.shape[1] // 2, 2]))
+        AS: gl.constexpr = "bf16x2" if dtype == gl.bfloat16 else "f16x2"
+        PACK: gl.constexpr = "cvt.rn." + AS + ".f32 $0, $2, $1;"
+        return gl.inline_asm_elementwise(
+            PACK, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
+        )
+    else:  # a compiler reads on after a return
+        return e
+
+
+@gluon.jit
+def halved(e, dtype: gl.constexpr, WEIGHTS: gl.constexpr, PAIRS: gl.constexpr):
+    """And as the tensor cores take them."""
+    if PAIRS:
+        low, high = gl.inline_asm_elementwise(
+            "mov.b32 {$0, $1}, $2;",
+            "=h,=h,r",
+            [e],
+            dtype=(gl.int16, gl.int16),
+            is_pure=True,
+            pack=1,
+        )
+        whole = gl.join(low, high).reshape([e.shape[0], 2 * e.shape[1]])
+        return gl.convert_layout(whole.to(dtype, bitcast=True), WEIGHTS, assert_trivial=True)
+    else:
+        return gl.convert_layout(e.to(dtype), WEIGHTS)

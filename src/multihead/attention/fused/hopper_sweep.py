@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper import load_tile
+from .hopper_fetch import load_tile
 from .hopper_fold import by_thread, lanes, seen_by_thread
 from .tile import NEVER, NUMBERS, capped, keys_of, lse_of_rows, up, where_and_how_long
 

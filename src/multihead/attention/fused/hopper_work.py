@@ -34,13 +34,13 @@ def laps_of(works, LAPS: tl.constexpr):
 
 
 @triton.jit
-def room_of(lap, group, LAPS: tl.constexpr):
+def room_of(lap, group, LAPS: tl.constexpr, GROUPS: tl.constexpr):
     """Where a group's queries lie, and how often others lay there before, odd or even.
 
     In LAPS the next ones are fetched into a second room while the first is in use.
     """
     if LAPS:
-        return lap % 2 * 2 + group, lap // 2 & 1
+        return lap % 2 * GROUPS + group, lap // 2 & 1
     return group, 0
 
 
@@ -48,12 +48,13 @@ def room_of(lap, group, LAPS: tl.constexpr):
 def work_of(
     lap, numbers, lengths_at, offsets_at,
     LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, SIDES: tl.constexpr, ONE_SIDED: tl.constexpr,
-    KEYS: tl.constexpr, LAPS: tl.constexpr,
+    KEYS: tl.constexpr, LAPS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Which block of which head is next, where its first row stands and what it walks over."""
     works, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
     work = lap * tl.num_programs(0) + _place(lap)
-    blocks = tl.cdiv(queries, 128)
+    rows = 64 * GROUPS
+    blocks = tl.cdiv(queries, rows)
     together = works // blocks if LAPS and ONE_SIDED else heads  # heads of all texts, or of one
     block, head = block_of(work % (blocks * together), together, blocks, ONE_SIDED)
     head += work // (blocks * together) * together
@@ -61,7 +62,7 @@ def work_of(
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )
-    first = block * 128 + offset
-    last = tl.minimum(block * 128 + 128, queries) - 1 + offset
+    first = block * rows + offset
+    last = tl.minimum(block * rows + rows, queries) - 1 + offset
     walk = walk_of(first, last, left, right, length, SIDES, KEYS)
     return batch, head, block, offset, length, walk

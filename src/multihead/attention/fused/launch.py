@@ -99,7 +99,7 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
-    one_sided, works = question.band.right <= 0, blocks(queries, 128) * heads * batch
+    one_sided, works = question.band.right <= 0, blocks(queries, 64 * ring.groups) * heads * batch
     # A program takes block after block where the next queries find room in shared memory, where one
     # order of all blocks, the longest first, shares them out evenly (which is another one for each
     # text that begins or ends elsewhere), and where the time between two of them counts.
@@ -112,7 +112,7 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
         *pointers, **pointers_of(question, told.lse),
         works=works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None,
         **asked.flags, ONE_SIDED=one_sided, UNBOUNDED=question.band.left == FAR, KEYS=ring.keys,
-        DIM=dims, STAGES=ring.stages, TURNS=ring.turns, LAPS=laps,
+        DIM=dims, STAGES=ring.stages, TURNS=ring.turns, LAPS=laps, GROUPS=ring.groups,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told

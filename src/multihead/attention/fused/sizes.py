@@ -33,6 +33,7 @@ class Ring(NamedTuple):
     turns: bool = False  # whether groups of warps take turns at the tensor cores
     laps: bool = False  # whether there is room for the next queries too
     sweep: tuple[int, int] = (64, 3)  # rows and stages of a program that sweeps
+    groups: int = 2  # of four warps that compute, 64 rows each: two, or three of fewer registers
 
 
 # By width, and whether each row sees about half of the keys.
