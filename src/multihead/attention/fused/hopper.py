@@ -2,14 +2,14 @@
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
-"""The forward kernel's choreography on Hopper: one warp fetches, two groups of four compute.
+"""The forward kernel's choreography on Hopper: one warp fetches, GROUPS of four compute.
 
-    fetch     K₀ V₀  K₁ V₁  …   into a ring of shared tiles, each as soon as both groups left it
+    fetch     K₀ V₀  K₁ V₁  …   into a ring of shared tiles, each as soon as all groups left it
     compute   S₁ = Q·K₁ᵀ and O += E₀·V₀ run in the tensor cores, E₁ is folded from S₁ meanwhile
 
-A group has 64 rows of its own; while one of them folds, the tensor cores work for the other. In
-LAPS a program takes one block of 128 rows after the other: what the next one needs is fetched while
-this one ends. What a row carries, how a tile is folded in and what is told in the end is
+A group has 64 rows of its own; while one of them folds, the tensor cores work for another. In LAPS
+a program takes one block of rows after the other: what the next one needs is fetched while this one
+ends. What a row carries, how a tile is folded in and what is told in the end is
 `forward.py`'s, which runs everywhere: here is only what waits for what, and where a number lies.
 """
 
@@ -49,7 +49,7 @@ def _begin(
 ):  # fmt: skip
     """This tile's scores, and the values of the last one on their way into `out`."""
     here, turns = bars[0], bars[2]
-    if TURNS:  # while one group folds, the other has the tensor cores
+    if TURNS:  # while one group folds, another has the tensor cores
         mbarrier.wait(turns.index(group), turn & 1)
     soon = score(at, q, ks, here, STAGES, SCORES, KEYS)
     p = halved(e, q.dtype, WEIGHTS, GROUPS > 2)
@@ -217,7 +217,7 @@ def hopper_kernel(
     DIM: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Blocks of 128 rows, as `forward_kernel`; pointers that are not asked for point anywhere."""
+    """Blocks of rows, as `forward_kernel`; pointers that are not asked for point anywhere."""
     Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], q_at.dtype)
     K_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], q_at.dtype)
     ROOMS: gl.constexpr = 2 * GROUPS if LAPS else GROUPS
