@@ -59,6 +59,14 @@ def test_what_cannot_be_asked_is_said_before_anything_is_timed(given, said, monk
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(("others", "warns"), [(0.52, True), (0.02, False)])
+def test_a_busy_machine_is_told(others, warns, monkeypatch):
+    monkeypatch.setattr(measuring, "busy", lambda: others)
+    said = " ".join(call(*QUICK).stdout.split())
+    assert ("Others took 52% of this machine's processors" in said) == warns
+    assert json.loads(call(*QUICK, "--json").stdout)["others"] == others
+
+
 def test_memory_that_there_is_not(monkeypatch):
     def full(_):
         raise RuntimeError("not enough memory: you tried to allocate 1099511627776 bytes.")

@@ -79,3 +79,16 @@ def test_the_machine_says_what_a_figure_needs():
     here = clock.machine()
     assert {*here} == {"date", "cpu", "threads", "torch", "python"}
     assert all(here.values())
+
+
+def test_what_others_take(monkeypatch, tmp_path):
+    told = iter(
+        ["cpu  100 10 40 800 50 0 0 0 7 7\ncpu0 1", "cpu  150 20 50 840 60 10 10 10 9 9\ncpu0 1"]
+    )
+    monkeypatch.setattr(
+        clock, "Path", lambda _: SimpleNamespace(exists=lambda: True, read_text=lambda: next(told))
+    )
+    monkeypatch.setattr(clock.time, "sleep", lambda _: None)
+    assert clock.busy() == pytest.approx(100 / 150)  # of 150 ticks 50 had nothing to do
+    monkeypatch.setattr(clock, "Path", lambda _: tmp_path / "none")
+    assert clock.busy() == 0.0

@@ -98,15 +98,17 @@ def mask_of(text: str) -> "Mask | None":
 def show(asked: Any, lengths: list[int], *, json: bool) -> None:
     import typer
 
-    from ..measuring import compare, machine
+    from ..measuring import busy, compare, machine
 
+    others = busy()
     with telling() as tell:
         rows = list(compare(asked, lengths, tell))
     here = machine(asked.device)
     if json:
         mask = None if asked.mask is None else str(asked.mask)
         question = dataclasses.asdict(asked) | {"mask": mask}
-        told = {"machine": here, "asked": question, "rows": [dataclasses.asdict(r) for r in rows]}
+        told = {"machine": here, "others": others, "asked": question}
+        told["rows"] = [dataclasses.asdict(row) for row in rows]
         typer.echo(dumps(told, indent=1))
         return
     from rich.console import Console
@@ -115,4 +117,4 @@ def show(asked: Any, lengths: list[int], *, json: bool) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, 80)  # a page for reading, on any screen
-    print_measured(asked, rows, here, console)
+    print_measured(asked, rows, here, console, others)

@@ -18,10 +18,10 @@ from torch import Tensor
 from ..attention import attend, explain_choice
 from ..masks import Mask, causal
 from ..observation import asked_statistics, observe
-from .clock import Calls, machine, medians, medians_on_gpu
+from .clock import Calls, busy, machine, medians, medians_on_gpu
 from .peers import ON_GPU, eager, matrix_of, sdpa
 
-__all__ = ["Asked", "Row", "compare", "machine"]
+__all__ = ["Asked", "Row", "busy", "compare", "machine"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MATRICES = 4  # that eager attention has at a time, about; twice as many with gradients

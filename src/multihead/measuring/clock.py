@@ -75,6 +75,23 @@ def medians_on_gpu(calls: Calls, least: int = 9, most: int = 60) -> dict[str, fl
     }
 
 
+def busy(seconds: float = 0.25) -> float:
+    """The share of this machine's processors that others take meanwhile; 0 where nobody tells."""
+    told = Path("/proc/stat")
+    if not told.exists():
+        return 0.0
+    before, _, after = _spent(told), time.sleep(seconds), _spent(told)
+    total, idle = (late - early for late, early in zip(after, before, strict=True))
+    return 1 - idle / total if total else 0.0
+
+
+def _spent(told: Path) -> tuple[int, int]:
+    """The time that all processors spent so far, and how much of it with nothing to do."""
+    _, *times = told.read_text().splitlines()[0].split()
+    each = [*map(int, times[:8])]  # guests are counted among users
+    return sum(each), each[3] + each[4]
+
+
 def machine(device: str = "cpu") -> dict[str, str]:
     """The date, the machine and the versions: without them a figure means nothing."""
     gpu = {"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}

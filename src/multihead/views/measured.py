@@ -11,13 +11,15 @@ from ..measuring import Asked, Row
 from .counts import many
 from .lines import columns, say, show
 
+NOISY = 0.15  # of the processors
 HEADING = ("tokens", "SDPA", "attend", "×", "looking", "×", "eager", "×", "its matrix")
 
 
 def print_measured(
-    asked: Asked, rows: Sequence[Row], machine: dict[str, str], console: Console
-) -> None:
-    """The table, what its words mean, and who answered."""
+    asked: Asked, rows: Sequence[Row], machine: dict[str, str], console: Console,
+    others: float = 0.0,
+) -> None:  # fmt: skip
+    """The table, what its words mean, and who answered; `others` is their share of the machine."""
     console.print()
     say(
         console,
@@ -28,6 +30,9 @@ def print_measured(
     show(console, columns([HEADING, *map(_cells, rows)], gap=2))
     console.print()
     say(console, _legend(asked, rows), "dim")
+    if others > NOISY:
+        said = f"Others took {others:.0%} of this machine's processors just before: times are too "
+        say(console, f"{said}long, and those of many small steps (looking) most. Try again.")
 
 
 def _question(asked: Asked) -> str:
