@@ -32,6 +32,7 @@ CASES: dict[str, dict] = {
     "softcap": {"softcap": 1.3},
     "softcap, sinks": {"mask": mh.causal(), "softcap": 1.3, "sinks": torch.tensor([0.5, -1.0])},
     "sinks": {"mask": mh.padding([0, 20]), "sinks": torch.tensor([0.5, -1.0])},
+    "sinks above all scores": {"mask": mh.causal(), "sinks": torch.tensor([30.0, 9.0])},
     "odd widths": {"mask": mh.causal(), "dim": 13, "value_dim": 33},
     "one query": {"mask": mh.causal(), "queries": 1, "keys": 300},
     "three queries": {"mask": mh.causal() & mh.window(177), "queries": 3, "keys": 300},

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+import zoo
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import multihead as mh
 from multihead.attention import flash_gpu, flex, fused
@@ -20,6 +21,8 @@ def on(monkeypatch):
         monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
         monkeypatch.setattr(launch, "processors", lambda _: 132)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+        monkeypatch.setattr(FakeTensor, "data_ptr", lambda t: 2 * t.storage_offset())
         forget()
 
     def forget() -> None:
@@ -31,13 +34,23 @@ def on(monkeypatch):
     forget()
 
 
-def chosen(queries, keys, mask=None, *, batch=1, dim=128, grad=False, **more) -> str:
-    made = {"device": "cuda:0", "dtype": torch.bfloat16, "requires_grad": grad}
+def chosen(
+    queries, keys, mask=None, *, batch=1, dim=128, value_dim=None, grad=False,
+    skew=(0, 0, 0), dtype=torch.bfloat16, **more,
+) -> str:  # fmt: skip
+    made = {"device": "cuda:0", "dtype": dtype, "requires_grad": grad}
     with FakeTensorMode():
         q, k, v = (
-            torch.empty(batch, heads, n, dim, **made)
-            for heads, n in ((4, queries), (2, keys), (2, keys))
+            torch.empty_strided(
+                (batch, heads, n, wide), (heads * n * step, n * step, step, 1), **made
+            )
+            for heads, n, wide, step in (
+                (4, queries, dim, dim + skew[0]),
+                (2, keys, dim, dim + skew[1]),
+                (2, keys, value_dim or dim, (value_dim or dim) + skew[2]),
+            )
         )
+        more = {n: torch.empty(s, **made) if isinstance(s, tuple) else s for n, s in more.items()}
         return mh.explain_choice(q, k, v, mask=mask, **more).backend
 
 
@@ -88,9 +101,62 @@ def test_one_query_goes_to_the_kernel_that_asks_little_of_the_host(on, monkeypat
     assert chosen(1, 4097) == "fused"
 
 
+@pytest.mark.parametrize(
+    ("asked", "others"),
+    [
+        ({"sinks": (4,)}, "fused"), ({"bias": (1, 1, 1, 4097)}, "dense"),
+        ({"scale": 1e-40}, "dense"), ({"scale": -1.0}, "dense"), ({"value_dim": 64}, "fused"),
+        ({"dim": 264}, "dense"), ({"dtype": torch.float32}, "dense"), ({"skew": (4, 0, 0)}, "fused"),
+        ({"skew": (0, 4, 0)}, "fused"), ({"skew": (0, 0, 4)}, "fused"),
+        ({"batch": 65536}, "flex"),
+    ],
+)  # fmt: skip
+def test_what_that_kernel_does_not_know_goes_elsewhere(on, asked, others):
+    on(9, 0)
+    assert chosen(1, 4097, **asked) == others
+
+
+def test_where_there_is_no_such_kernel(on, monkeypatch):
+    on(9, 0)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    assert chosen(1, 4097) == "fused"
+    on(7, 5)
+    assert chosen(1, 4097) != "sdpa"
+
+
+def test_an_lse_of_a_nan_is_one(monkeypatch):
+    """The kernel says −∞, or ∞ where it shared the keys out."""
+    out, lse = torch.randn(2, 3, 1, 8).bfloat16(), torch.randn(2, 3, 1)
+    out[0, 1], out[1, 2] = torch.nan, torch.nan
+    told = lse.clone()
+    told[0, 1], told[1, 2] = torch.inf, -torch.inf
+    monkeypatch.setattr(flash_gpu, "_forward", lambda *_, scale: (out, told, None))
+    q, k, v = zoo.tensors(0, torch.bfloat16, queries=1)
+    found = flash_gpu.run(zoo.ask(q, k, v))
+    lse[0, 1], lse[1, 2] = torch.nan, torch.nan
+    torch.testing.assert_close(found.lse, lse, rtol=0, atol=0, equal_nan=True)
+    assert found.lse.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "knows"),
+    [({}, True), ({"mask": mh.causal()}, True), ({"softcap": 2.0}, False),
+     ({"mask": mh.window(9)}, False), ({"sinks": 4}, False)],
+)  # fmt: skip
+def test_whether_cudnn_can_take_the_way_back(on, asked, knows):
+    on(9, 0)
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, 4, 512, 64, device="cuda:0", dtype=torch.bfloat16) for _ in "qkv")
+        asked = {
+            n: torch.zeros(4, device="cuda:0") if n == "sinks" else v for n, v in asked.items()
+        }
+        assert fused._cudnn_knows(zoo.ask(q, k, v, **asked)) == knows
+
+
 def test_how_tensors_must_lie_for_that_kernel():
     """Columns side by side, rows and the first number of all in steps of 16 bytes."""
     wide = torch.zeros(2, 4, 99, 72, dtype=torch.bfloat16)
+    assert not flash_gpu._lies_well(torch.from_dlpack(wide.flatten()[1:-71]).view(-1, 1, 1, 72))
     for lies_well in (
         wide[..., 8:],
         wide[:, :, 3:4],

@@ -81,6 +81,21 @@ def test_a_distance_is_never_below_zero(monkeypatch):
     assert (seen.found["distance"][:, :, 120] == 0).all()
 
 
+@pytest.mark.parametrize("distance", [2**29 - 1, -(2**29) + 1])
+def test_rows_that_see_nothing_however_far_they_look(distance, monkeypatch):
+    """A tile is looked at all the same, and none of its keys is there."""
+    hopper_played.play(monkeypatch)
+    offset = 2**29 - 65 if distance > 0 else 70
+    q, k, v = zoo.tensors(1, torch.float16, queries=65, keys=70, dim=64, value_dim=64)
+    p = zoo.ask(q, k, v, mask=mh.offset(distance), offset=offset)
+    assert fused.refuses(p) is None
+    told = fused.look(p, EVERYTHING)
+    assert (told.lse == -torch.inf).all()
+    assert (told.peak_key == -1).all()
+    for each in (told.out, told.entropy, told.distance, told.peak, told.masses):
+        assert (each == 0).all()
+
+
 SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them
     "cells of a quarter tile": {"sizes": (256, 16, 64)},
     "cells of a quarter tile, causal": {"sizes": (256, 16, 64), "mask": mh.causal()},

@@ -28,6 +28,11 @@ class Band(NamedTuple):
     length: int = FAR  # keys below this
     lengths: Tensor | None = None  # the same for each batch row, (batch,)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether it lies so far from its rows that kernels, which count in 32 bits, lose it."""
+        return min(self.left, self.right) <= -FAR // 2
+
     def __and__(self, other: Band) -> Band:
         lengths = [band.lengths for band in (self, other) if band.lengths is not None]
         return Band(

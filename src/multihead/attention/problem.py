@@ -32,6 +32,11 @@ from .checks import (
 _Function = TypeVar("_Function", bound=Callable)
 
 
+# Kernels look for the largest score, and some mask, before they scale. A smaller scale may be 0 in
+# float32, and −∞ · 0 is NaN; a larger one may send a score beyond what they take for "never".
+LEAST_SCALE, MOST_SCALE = 1e-30, 1e15
+
+
 class Partial(NamedTuple):
     """What attention over some keys gives: enough to merge it with attention over others.
 

@@ -23,7 +23,7 @@ from ..masks import causal
 from ..positions import Alibi
 from . import cudnn, flash, flash_gpu
 from .merge import add_sinks, merge, row_pull, sinks_gradient
-from .problem import Partial, Problem, exact, is_mapped
+from .problem import LEAST_SCALE, Partial, Problem, exact, is_mapped
 
 ABOUT = "PyTorch's fused kernel: no mask or a causal one, a bias, sinks"
 
@@ -39,8 +39,8 @@ def refuses(problem: Problem) -> str | None:
         return f"the kernel knows no mask but causal(), and this one is {p.mask}"
     if p.mask is not None and isinstance(p.offset, Tensor):
         return "the kernel cannot start each batch row at an offset of its own"
-    if p.mask is not None and p.scale <= 0:
-        return "the kernel masks before it scales, which needs a scale above 0"
+    if p.mask is not None and p.scale < LEAST_SCALE:
+        return f"the kernel masks before it scales, which needs a scale of {LEAST_SCALE} or more"
     if p.softcap is not None:
         return "the kernel has no softcap"
     if p.dropout:

@@ -16,7 +16,16 @@ from torch.autograd.function import once_differentiable
 from .. import cudnn, sdpa
 from ..band import FAR, band_of
 from ..merge import row_pull, sinks_gradient, sinks_weight
-from ..problem import Partial, Problem, capability, in_a_graph, in_an_export, remembered
+from ..problem import (
+    LEAST_SCALE,
+    MOST_SCALE,
+    Partial,
+    Problem,
+    capability,
+    in_a_graph,
+    in_an_export,
+    remembered,
+)
 from . import operators
 from .question import Asked, Pulls, Question, Told, question_of
 
@@ -39,11 +48,12 @@ def refuses(problem: Problem) -> str | None:
         return f"the kernels take heads of up to {_WIDEST} numbers"
     if not 0 < p.query.shape[0] <= _TEXTS:
         return f"the kernels do not take an empty batch, nor one of more than {_TEXTS:,}"
-    if p.scale <= 0:
+    if not LEAST_SCALE <= p.scale <= MOST_SCALE:
         return (
-            "the kernels look for the largest score before they scale, which needs a scale above 0"
+            "the kernels look for the largest score before they scale, which needs a scale above 0 "
+            f"({LEAST_SCALE} to {MOST_SCALE})"
         )
-    if band_of(p.mask) is None:
+    if (band := band_of(p.mask)) is None:
         return f"the kernels know masks that are one run of keys a query, and this one is {p.mask}"
     if p.bias is not None:
         return "the kernels know no bias"
@@ -51,7 +61,8 @@ def refuses(problem: Problem) -> str | None:
         return "the kernels know no dropout"
     if p.forward_mode or torch._C._are_functorch_transforms_active():
         return "the kernels know neither forward-mode derivatives nor torch.func transforms"
-    if max(_farthest(p.offset), p.query.shape[2], p.key.shape[2]) >= FAR // 2:
+    farthest = max(_farthest(p.offset), p.query.shape[2], p.key.shape[2])
+    if band.is_far or farthest >= FAR // 2:
         return "the kernels count positions in 32 bits"
     return None
 

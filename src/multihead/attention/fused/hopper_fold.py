@@ -76,7 +76,7 @@ def seen_by_thread(tile, start, place, left, right, length, UNBOUNDED: gl.conste
         return _columns(tile) <= _of_threads(tile, last - start)
     low = gl.maximum(place - left, 0)  # how far past it a key lies says all
     span = last - low
-    low = gl.where(span < 0, 1 << 30, low) - start
+    low = gl.where(span < 0, -1, low - start)  # past it by 1 or more, which no span reaches
     past = _columns(tile) - _of_threads(tile, low)
     span = _of_rows(tile, gl.maximum(span, 0).to(gl.uint32, bitcast=True))
     return past.to(gl.uint32, bitcast=True) <= span

@@ -1,8 +1,8 @@
 """Sizes of tiles by device and width of a head: small tables, and nothing to tune.
 
-A width takes the first row of a table that is wide enough. Hopper's rows of 64 and 128 were
-measured on an H200 with benchmarks/gpu.py; those of 32 and 256 by what fits into registers and
-shared memory alone. Elsewhere tiles are small enough for the shared memory of any GPU.
+A width takes the first row of a table that is wide enough. Hopper's rows of 64 and 128 were chosen
+on an H200 with benchmarks/gpu.py; those of 32 and 256 by what fits into registers and shared
+memory, and measured there. Elsewhere tiles are small enough for the shared memory of any GPU.
 """
 
 from __future__ import annotations

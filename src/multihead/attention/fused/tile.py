@@ -52,7 +52,7 @@ def seen(start, column, place, left, right, length):
     """Which keys of a tile each row sees, by one comparison: how far past the row's first one."""
     low = tl.maximum(place - left, 0)
     span = tl.minimum(place + right, length - 1) - low
-    low = tl.where(span < 0, 1 << 30, low) - start
+    low = tl.where(span < 0, -1, low - start)  # past it by 1 or more, which no span reaches
     past = (column[None, :] - low[:, None]).to(tl.uint32, bitcast=True)
     return past <= tl.maximum(span, 0).to(tl.uint32, bitcast=True)[:, None]
 

@@ -103,7 +103,7 @@ def _known(statistic: Statistic) -> bool:
     if not isinstance(statistic, Mass):
         return True
     band = band_of(statistic.mask)
-    return band is not None and band.lengths is None
+    return band is not None and band.lengths is None and not band.is_far
 
 
 def _band(mass: Mass) -> Band:

@@ -145,7 +145,8 @@ def cells_kernel(
     low = ((low + 1).to(tl.int64) * cells - 1) // keys
     high = (high.to(tl.int64) * cells - 1) // keys + 1
     PARTS: tl.constexpr = DOWN * ACROSS
-    low = tl.maximum(low, 0).to(tl.int32) // (SIDE // WIDTH) * PARTS
+    low, high = tl.minimum(tl.maximum(low, 0), cells), tl.minimum(tl.maximum(high, 0), cells)
+    low = low.to(tl.int32) // (SIDE // WIDTH) * PARTS
     high = tl.cdiv(high.to(tl.int32), SIDE // WIDTH) * PARTS
     # Those before the diagonal need no mask where all cells have one size.
     middle = low
