@@ -4,10 +4,12 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+if torch.cuda.is_available():  # and perhaps no greenlet
+    pytest.skip("there is a GPU: test_fused.py runs these kernels", allow_module_level=True)
 import hopper_events
 import hopper_played
 import zoo
-from kernels import DEVICE, WIDE, grad_of, problem
+from kernels import WIDE, grad_of, problem
 from oracle import assert_by_the_rule
 from told import assert_a_nan_stays_in_its_row, assert_swept, assert_told
 from triton.runtime.errors import InterpreterError
@@ -18,8 +20,6 @@ from multihead.attention.band import Band
 from multihead.attention.fused import Asked, launch, sizes
 from multihead.attention.fused.sizes import Ring
 from multihead.observation.fused import cells, columns
-
-pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU: test_fused.py runs them")
 
 # Of the widths that differ in how tiles arrive alone, those in which a walk differs.
 KINDS = ("causal", "ahead", "causal lengths", "softcap, sinks", "square", "square, grouped")

@@ -51,9 +51,8 @@ def add_bench(app: "typer.Typer") -> None:
 
         The same random tensors go through PyTorch's fused attention, through attend, through
         observe, which tells what every row of every head did, and through eager attention,
-        which builds the whole matrix to tell one thing. They take turns, and medians are
-        shown. Half a minute on a small machine; figures from our own are in
-        docs/performance.md.
+        which builds the whole matrix to tell one thing. It shows medians, after half a minute
+        on a small machine; figures from our own are in docs/performance.md.
         """
         lengths: list[int] = []
         try:

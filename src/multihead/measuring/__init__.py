@@ -92,17 +92,20 @@ def _row(asked: Asked, tokens: int) -> Row:
     q, k, v = _drawn(asked, tokens)
     choice = explain_choice(q, k, v, mask=asked.mask)
     seen = observe(q, k, v, mask=asked.mask, stats=asked.stats)
-    calls = _fused(asked, q, k, v) | {
+    quick = _fused(asked, q, k, v) | {
         "attend": partial(attend, q, k, v, mask=asked.mask),
         "looking": lambda: observe(q, k, v, mask=asked.mask, stats=asked.stats).out,
     }
+    slow: Calls = {}  # apart, for with it there were few turns
     matrix = asked.batch * asked.heads * tokens * tokens * 4
     if _MATRICES * (1 + asked.backward) * matrix <= _free(asked.device):
         allowed = None if asked.mask is None else matrix_of(asked.mask, tokens, asked.device)
-        calls["eager"] = lambda: eager(q, k, v, allowed)[0]
+        slow["eager"] = lambda: eager(q, k, v, allowed)[0]
     if asked.backward:
-        calls = _with_gradients(calls, (q, k, v))
-    times = medians(calls) if asked.device == "cpu" else medians_on_gpu(calls)
+        pull = torch.randn_like(q)
+        quick, slow = (_with_gradients(calls, (q, k, v), pull) for calls in (quick, slow))
+    time = medians if asked.device == "cpu" else medians_on_gpu
+    times = time(quick) | (time(slow) if slow else {})
     fastest = min((name for name in times if name.startswith("SDPA")), key=times.__getitem__)
     return Row(
         tokens, times[fastest], times["attend"], times["looking"], times.get("eager"),
@@ -138,9 +141,8 @@ def _fused(asked: Asked, q: Tensor, k: Tensor, v: Tensor) -> Calls:
     return every
 
 
-def _with_gradients(calls: Calls, tensors: tuple[Tensor, ...]) -> Calls:
+def _with_gradients(calls: Calls, tensors: tuple[Tensor, ...], pull: Tensor) -> Calls:
     """The same, and the gradients of what they give."""
-    pull = torch.randn_like(tensors[0])
     return {
         name: lambda call=call: torch.autograd.grad(call(), tensors, pull)
         for name, call in calls.items()

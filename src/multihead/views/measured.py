@@ -78,11 +78,13 @@ def _legend(asked: Asked, rows: Sequence[Row]) -> str:
     def who(name: str) -> str:
         return ", ".join(dict.fromkeys(getattr(row, name) for row in rows))
 
+    fastest = who("sdpa_by").replace("SDPA, ", "")
+    which = "" if fastest == "SDPA" else f", its fastest ({fastest})"
     told = (
-        f"SDPA: PyTorch's fused attention ({who('sdpa_by')}). attend: ours, by {who('attend_by')}. "
-        f"looking: observe, by {who('looking_by')}, with {', '.join(asked.stats)} of every row. "
+        f"SDPA: PyTorch's fused attention{which}. attend: ours, by {who('attend_by')}. looking: "
+        f"observe, by {who('looking_by')}, with {', '.join(asked.stats)} of every row. "
         "eager: attention that builds its matrix, with the entropy of every row. ×: as a multiple "
-        "of SDPA. Medians of calls that took turns."
+        "of SDPA. Medians; all but eager took turns."
     )
     if any(row.eager is None for row in rows):
         told += " –: there is no room for the matrices."
