@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import torch
@@ -71,8 +72,12 @@ def _causal(b, h, q, k):
 
 def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention as on the board, and the entropy of its rows."""
-    seen = peers.matrix_of(mh.causal(), q.shape[2], q.device) if causal else None
-    return peers.eager(q, k, v, seen)
+    return peers.eager(q, k, v, _seen(q.shape[2]) if causal else None)
+
+
+@functools.lru_cache(1)
+def _seen(tokens: int) -> Tensor:
+    return peers.matrix_of(mh.causal(), tokens, "cuda")
 
 
 def mask_of(causal: bool) -> mh.masks.Mask | None:

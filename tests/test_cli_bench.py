@@ -44,8 +44,14 @@ def test_the_same_as_json():
         (["--heads", "12", "--kv-heads", "5"], "a multiple of key heads, and 12 on 5 came"),
         (["--mask", "casual()"], "cannot read the mask 'casual()'"),
         (["--mask", "padding(t0)"], "names t0, but 0 tensors came"),
-        (["--stats", "entropies"], "there is no statistic 'entropies'"),
-        (["--stats", "peak,peak"], "two statistics are called 'peak'"),
+        (["--stats", "entropies"], "--stats takes names, and 'entropies' came; give some of"),
+        (["--stats", "top(5)"], "--stats takes names, and 'top(5)' came"),
+        (["--stats", ""], "--stats takes names, and '' came"),
+        (["--mask", "~" * 3000 + "causal()"], "nested too deeply"),
+        (["--kv-heads", "-12"], "kv-heads must be 1 or more, and -12 came"),
+        (["--dtype", ""], "there is no dtype ''"),
+        (["--dim", "9" * 23], "take more memory than there is"),
+        (["--batch", "4000000000", "--heads", "4000000000"], "take more memory than there is"),
         (["--dtype", "int8"], "there is no dtype 'int8'"),
         (["--device", "tpu"], "a device is cpu or cuda here"),
         (["--dim", "0"], "dim must be 1 or more"),
@@ -61,17 +67,33 @@ def test_what_cannot_be_asked_is_said_before_anything_is_timed(given, said, monk
 
 @pytest.mark.parametrize(("others", "warns"), [(0.52, True), (0.02, False)])
 def test_a_busy_machine_is_told(others, warns, monkeypatch):
-    monkeypatch.setattr(measuring, "busy", lambda: others)
+    monkeypatch.setattr(measuring, "others", lambda *_: others)
     said = " ".join(call(*QUICK).stdout.split())
     assert ("Others took 52% of this machine's processors" in said) == warns
     assert json.loads(call(*QUICK, "--json").stdout)["others"] == others
 
 
-def test_memory_that_there_is_not(monkeypatch):
-    def full(_):
-        raise RuntimeError("not enough memory: you tried to allocate 1099511627776 bytes.")
+def test_what_was_measured_is_shown_whatever_ends_it(monkeypatch):
+    whole = measuring.medians
+
+    def full(calls):
+        if "attend" in calls and calls["attend"]().shape[2] == 32:
+            raise RuntimeError("not enough memory: you tried to allocate 1099511627776 bytes.")
+        return whole(calls)
 
     monkeypatch.setattr(measuring, "medians", full)
     result = call(*QUICK)
     assert result.exit_code == 2
-    assert "32 tokens took more memory than there is; give fewer with --tokens" in result.stderr
+    assert "\n  16 " in result.stdout
+    assert "32 tokens of 1 × 4 heads of 8 take more memory than there is" in result.stderr
+
+
+def test_where_a_mask_finds_no_room_as_a_matrix(monkeypatch):
+    monkeypatch.setattr(measuring, "_free", lambda _: 8 * 64 * 64 - 1)
+    sizes = ("--tokens", "16,64", "--heads", "1", "--dim", "4")
+    result = call("bench", *sizes, "--mask", "window(5)")
+    assert result.exit_code == 0, result.output
+    row = next(line for line in result.stdout.splitlines() if line.startswith("  64 "))
+    assert row.split()[1] == row.split()[-4] == "–"
+    assert "which takes this mask as a matrix" in " ".join(result.stdout.split())
+    assert "find no room" in result.stdout

@@ -81,14 +81,17 @@ def test_the_machine_says_what_a_figure_needs():
     assert all(here.values())
 
 
-def test_what_others_take(monkeypatch, tmp_path):
-    told = iter(
-        ["cpu  100 10 40 800 50 0 0 0 7 7\ncpu0 1", "cpu  150 20 50 840 60 10 10 10 9 9\ncpu0 1"]
-    )
-    monkeypatch.setattr(
-        clock, "Path", lambda _: SimpleNamespace(exists=lambda: True, read_text=lambda: next(told))
-    )
-    monkeypatch.setattr(clock.time, "sleep", lambda _: None)
-    assert clock.busy() == pytest.approx(100 / 150)  # of 150 ticks 50 had nothing to do
-    monkeypatch.setattr(clock, "Path", lambda _: tmp_path / "none")
-    assert clock.busy() == 0.0
+def test_what_others_take(monkeypatch):
+    stat = SimpleNamespace(exists=lambda: True)
+    monkeypatch.setattr(clock, "Path", lambda _: stat)
+    monkeypatch.setattr(clock.os, "sysconf", lambda _: 100)
+    told = []
+    for line, own in (("100 10 40 800 50 0 0 0 7 7", 0.5), ("150 20 50 840 60 10 10 10 9 9", 1.0)):
+        stat.read_text = lambda line=line: f"cpu  {line}\ncpu0 1"
+        monkeypatch.setattr(clock.os, "times", lambda own=own: (own, 0.0, 0.0, 0.0, 99.0))
+        told.append(clock.spent())
+    # Of 150 ticks 50 had nothing to do, and 50 were ours.
+    assert clock.others(*told) == pytest.approx(50 / 150)
+    stat.exists = lambda: False
+    assert clock.spent() is None
+    assert clock.others(None, None) == clock.others(told[0], told[0]) == 0.0

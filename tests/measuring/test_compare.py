@@ -7,7 +7,7 @@ import torch
 
 import multihead as mh
 from multihead import measuring
-from multihead.measuring import Asked, compare
+from multihead.measuring import Asked, compare, peers
 from multihead.measuring.peers import eager, matrix_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -76,6 +76,13 @@ def test_where_matrices_find_no_room_there_is_no_eager(timed, monkeypatch):
         assert (row.eager is not None) == fits == ("eager" in timed[-1])
 
 
+@pytest.mark.parametrize("mask", MASKS[1:], ids=str)
+def test_a_matrix_is_made_in_strips(mask, monkeypatch):
+    monkeypatch.setattr(peers, "STRIP", 7)
+    tokens = torch.arange(37)
+    assert torch.equal(matrix_of(mask, 37, "cpu"), mask.allows(tokens, tokens))
+
+
 def test_free_memory():
     assert 2**26 < measuring._free(DEVICE) < 2**44
 
@@ -84,7 +91,7 @@ def test_it_tells_how_far_it_is(timed):
     told = []
     rows = list(compare(SMALL, [10, 30], lambda *more: told.append(more)))
     assert [row.tokens for row in rows] == [10, 30]
-    assert told == [("Timing: 10 tokens", 0.0), ("Timing: 30 tokens", 0.1)]
+    assert told == [("Timing 10 tokens", 0.0), ("Timing 30 tokens", 0.1)]
 
 
 def test_real_times():

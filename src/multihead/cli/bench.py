@@ -54,22 +54,24 @@ def add_bench(app: "typer.Typer") -> None:
         which builds the whole matrix to tell one thing. It shows medians, after half a minute
         on a small machine; figures from our own are in docs/performance.md.
         """
-        lengths: list[int] = []
         try:
             import torch
 
             from ..measuring import Asked
 
             lengths = lengths_of(tokens)
-            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            if device is None:
+                device = "cuda" if torch.cuda.is_available() else "cpu"
+            if dtype is None:
+                dtype = "float32" if device == "cpu" else "bfloat16"
+            key_heads = heads if kv_heads is None else kv_heads
             asked = Asked(
-                mask_of(mask), tuple(part.strip() for part in stats.split(",")), batch, heads,
-                heads if kv_heads is None else kv_heads, dim,
-                dtype or ("float32" if device == "cpu" else "bfloat16"), device, backward,
+                mask_of(mask), stats_of(stats), batch, heads, key_heads, dim, dtype, device,
+                backward,
             )  # fmt: skip
             show(asked, lengths, json=json)
         except (ValueError, ImportError, RuntimeError) as error:
-            fail("bench", error, max(lengths, default=0))
+            fail("bench", error, 0)
 
 
 def lengths_of(text: str) -> list[int]:
@@ -94,19 +96,47 @@ def mask_of(text: str) -> "Mask | None":
     return None if text.strip().lower() == "none" else read(text)
 
 
+def stats_of(text: str) -> tuple[str, ...]:
+    """
+    >>> stats_of("entropy, peak,entropy")
+    ('entropy', 'peak')
+    """
+    from ..observation.statistics import STATISTICS
+
+    names = dict.fromkeys(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in STATISTICS:
+            raise ValueError(
+                f"--stats takes names, and {name!r} came; give some of {', '.join(STATISTICS)}."
+            )
+    return tuple(names)
+
+
 def show(asked: Any, lengths: list[int], *, json: bool) -> None:
+    """What was measured is shown, whatever ends the measuring."""
+    from ..measuring import Row, compare, others, spent
+
+    rows: list[Row] = []
+    before = spent()
+    try:
+        with telling() as tell:
+            for row in compare(asked, lengths, tell):
+                rows.append(row)
+    finally:
+        if rows:
+            tell_of(asked, rows, others(before, spent()), json=json)
+
+
+def tell_of(asked: Any, rows: list[Any], noise: float, *, json: bool) -> None:
     import typer
 
-    from ..measuring import busy, compare, machine
+    from ..measuring import machine
 
-    others = busy()
-    with telling() as tell:
-        rows = list(compare(asked, lengths, tell))
     here = machine(asked.device)
     if json:
         mask = None if asked.mask is None else str(asked.mask)
         question = dataclasses.asdict(asked) | {"mask": mask}
-        told = {"machine": here, "others": others, "asked": question}
+        told = {"machine": here, "others": noise, "asked": question}
         told["rows"] = [dataclasses.asdict(row) for row in rows]
         typer.echo(dumps(told, indent=1))
         return
@@ -116,4 +146,4 @@ def show(asked: Any, lengths: list[int], *, json: bool) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, 80)  # a page for reading, on any screen
-    print_measured(asked, rows, here, console, others)
+    print_measured(asked, rows, here, console, noise)

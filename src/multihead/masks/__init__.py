@@ -79,7 +79,10 @@ def read(text: str, tensors: Sequence[Tensor] = ()) -> Mask:
     >>> read("causal() & ~window(4)")
     causal() & ~window(4)
     """
-    return _build(_parse(text), text, tensors)
+    try:
+        return _build(_parse(text), text, tensors)
+    except RecursionError as error:
+        raise ValueError("the mask is nested too deeply to be read; write it simpler.") from error
 
 
 @functools.lru_cache(maxsize=256)

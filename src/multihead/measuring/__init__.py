@@ -18,13 +18,15 @@ from torch import Tensor
 from ..attention import attend, explain_choice
 from ..masks import Mask, causal
 from ..observation import asked_statistics, observe
-from .clock import Calls, busy, machine, medians, medians_on_gpu
+from .clock import Calls, machine, medians, medians_on_gpu, others, spent
 from .peers import ON_GPU, eager, matrix_of, sdpa
 
-__all__ = ["Asked", "Row", "busy", "compare", "machine"]
+__all__ = ["Asked", "Row", "compare", "machine", "others", "spent"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MATRICES = 4  # that eager attention has at a time, about; twice as many with gradients
+_BYTES = 8  # a place of SDPA's mask, with what it makes of it
+_TENSORS = 4  # as large as the queries, at least: they, what is read of them, and what is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Asked:
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "dim"):
             if (given := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be 1 or more, and {given} came.")
+                said = name.replace("_", "-")
+                raise ValueError(f"{said} must be 1 or more, and {given} came.")
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"query heads must be a multiple of key heads, and {self.heads} on {self.kv_heads} "
@@ -63,14 +66,14 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Seconds of each at so many tokens; who answered; None where the matrix found no room."""
+    """Seconds of each at so many tokens; who answered; None where a matrix found no room."""
 
     tokens: int
-    sdpa: float
+    sdpa: float | None
     attend: float
     looking: float
     eager: float | None
-    sdpa_by: str  # the fastest of PyTorch's, where it has several
+    sdpa_by: str | None  # the fastest of PyTorch's, where it has several
     attend_by: str
     looking_by: str
     matrix_bytes: int  # of the weights, which eager attention builds
@@ -82,23 +85,40 @@ def compare(
     """A row for each number of tokens; `tell` hears which is being measured."""
     done, total = 0, sum(n * n for n in lengths)
     for tokens in lengths:
-        tell(f"Timing: {tokens:,} tokens", done / total)
-        with torch.set_grad_enabled(asked.backward):
-            yield _row(asked, tokens)
+        tell(f"Timing {tokens:,} tokens", done / total)
+        try:
+            with torch.set_grad_enabled(asked.backward):
+                row = _row(asked, tokens)
+        except RuntimeError as error:
+            if "memory" not in str(error).lower():
+                raise
+            raise _too_much(asked, tokens) from error
+        yield row
         done += tokens * tokens
 
 
+def _too_much(asked: Asked, tokens: int) -> ValueError:
+    return ValueError(
+        f"{tokens:,} tokens of {asked.batch:,} × {asked.heads:,} heads of {asked.dim:,} take more "
+        "memory than there is; give less of one of them."
+    )
+
+
 def _row(asked: Asked, tokens: int) -> Row:
+    free, square = _free(asked.device), tokens * tokens
+    if _TENSORS * asked.batch * asked.heads * tokens * asked.dim * 4 > free:
+        raise _too_much(asked, tokens)
     q, k, v = _drawn(asked, tokens)
     choice = explain_choice(q, k, v, mask=asked.mask)
     seen = observe(q, k, v, mask=asked.mask, stats=asked.stats)
-    quick = _fused(asked, q, k, v) | {
+    fits = asked.mask in (None, causal()) or _BYTES * square <= free
+    quick = (_fused(asked, q, k, v) if fits else {}) | {
         "attend": partial(attend, q, k, v, mask=asked.mask),
         "looking": lambda: observe(q, k, v, mask=asked.mask, stats=asked.stats).out,
     }
     slow: Calls = {}  # apart, for with it there were few turns
-    matrix = asked.batch * asked.heads * tokens * tokens * 4
-    if _MATRICES * (1 + asked.backward) * matrix <= _free(asked.device):
+    matrix = asked.batch * asked.heads * square * 4
+    if _MATRICES * (1 + asked.backward) * matrix <= free:
         allowed = None if asked.mask is None else matrix_of(asked.mask, tokens, asked.device)
         slow["eager"] = lambda: eager(q, k, v, allowed)[0]
     if asked.backward:
@@ -106,10 +126,11 @@ def _row(asked: Asked, tokens: int) -> Row:
         quick, slow = (_with_gradients(calls, (q, k, v), pull) for calls in (quick, slow))
     time = medians if asked.device == "cpu" else medians_on_gpu
     times = time(quick) | (time(slow) if slow else {})
-    fastest = min((name for name in times if name.startswith("SDPA")), key=times.__getitem__)
+    theirs = {name: taken for name, taken in times.items() if name.startswith("SDPA")}
     return Row(
-        tokens, times[fastest], times["attend"], times["looking"], times.get("eager"),
-        fastest, choice.backend, seen.backend, matrix,
+        tokens, min(theirs.values(), default=None), times["attend"], times["looking"],
+        times.get("eager"), min(theirs, key=theirs.__getitem__, default=None), choice.backend,
+        seen.backend, matrix,
     )  # fmt: skip
 
 

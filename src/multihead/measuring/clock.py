@@ -75,21 +75,26 @@ def medians_on_gpu(calls: Calls, least: int = 9, most: int = 60) -> dict[str, fl
     }
 
 
-def busy(seconds: float = 0.25) -> float:
-    """The share of this machine's processors that others take meanwhile; 0 where nobody tells."""
+def spent() -> tuple[float, float, float] | None:
+    """Seconds of all processors so far: all, those with nothing to do, and our own, if told."""
     told = Path("/proc/stat")
     if not told.exists():
-        return 0.0
-    before, _, after = _spent(told), time.sleep(seconds), _spent(told)
-    total, idle = (late - early for late, early in zip(after, before, strict=True))
-    return 1 - idle / total if total else 0.0
-
-
-def _spent(told: Path) -> tuple[int, int]:
-    """The time that all processors spent so far, and how much of it with nothing to do."""
+        return None
     _, *times = told.read_text().splitlines()[0].split()
-    each = [*map(int, times[:8])]  # guests are counted among users
-    return sum(each), each[3] + each[4]
+    each = [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in times[:8]]  # guests are among users
+    return sum(each), each[3] + each[4], sum(os.times()[:4])
+
+
+def others(before: tuple[float, ...] | None, after: tuple[float, ...] | None) -> float:
+    """The share of this machine's processors that others took between two answers of `spent`.
+
+    >>> others((100, 40, 7), (200, 80, 47))  # of 100 seconds 40 were idle, and 40 our own
+    0.2
+    """
+    if before is None or after is None or after[0] == before[0]:
+        return 0.0
+    total, idle, own = (late - early for late, early in zip(after, before, strict=True))
+    return max(0.0, (total - idle - own) / total)
 
 
 def machine(device: str = "cpu") -> dict[str, str]:

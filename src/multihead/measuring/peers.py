@@ -19,6 +19,8 @@ ON_GPU = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 
+STRIP = 256  # rows of a matrix
+
 
 def sdpa(
     query: Tensor, key: Tensor, value: Tensor, *, by: str | None = None, **more: Any
@@ -42,4 +44,11 @@ def eager(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> tup
 def matrix_of(mask: Mask, tokens: int, device: torch.device | str) -> Tensor:
     """Who may look at whom, as a matrix of booleans, where tokens look at themselves."""
     places = torch.arange(tokens, device=device)
-    return mask.allows(places, places).expand(-1, -1, tokens, tokens)
+    matrix = None
+    for first in range(0, tokens, STRIP):  # at a time: places take 8 bytes each, an answer one
+        strip = mask.allows(places[first : first + STRIP], places)
+        if matrix is None:
+            matrix = strip.new_empty(*strip.shape[:2], tokens, tokens)
+        matrix[:, :, first : first + STRIP] = strip
+    assert matrix is not None
+    return matrix
