@@ -129,6 +129,7 @@ def look(page, address: str, **state):
         ready(page)
     elif state.get("view", "home") == "home":
         page.wait_for_selector(".home .reader .word")
+    settled(page)
     return page
 
 
@@ -154,6 +155,7 @@ def ready(page) -> None:
 def until(page, holds: str, arg=None) -> None:
     """Wait for an expression to hold; as a function, for the page's policy lets no string be run."""
     page.wait_for_function(f"(arg) => {holds}", arg=arg)
+    settled(page)
 
 
 def redrawn(page, holds: str, arg=None, nth: int = 0) -> None:
