@@ -136,13 +136,9 @@ def look(page, address: str, **state):
 def settled(page) -> None:
     """Wait for what follows a drawing: listeners, and what is drawn by hand.
 
-    It comes after the next frame, and what that leads to after one more.
+    It comes after the next frame.
     """
-    page.evaluate(
-        """() => new Promise((done) => {
-        const next = (call) => requestAnimationFrame(() => setTimeout(call));
-        next(() => next(done)); })"""
-    )
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
 
 
 def ready(page) -> None:
