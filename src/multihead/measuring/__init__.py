@@ -63,6 +63,11 @@ class Asked:
             raise ValueError("cuda needs a GPU that PyTorch sees, and it sees none; take cpu.")
         asked_statistics(self.stats)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether PyTorch's fused attention knows the mask; others it takes as a matrix."""
+        return self.mask is None or self.mask == causal()
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -111,7 +116,7 @@ def _row(asked: Asked, tokens: int) -> Row:
     q, k, v = _drawn(asked, tokens)
     choice = explain_choice(q, k, v, mask=asked.mask)
     seen = observe(q, k, v, mask=asked.mask, stats=asked.stats)
-    fits = asked.mask in (None, causal()) or _BYTES * square <= free
+    fits = asked.is_plain or _BYTES * square <= free
     quick = (_fused(asked, q, k, v) if fits else {}) | {
         "attend": partial(attend, q, k, v, mask=asked.mask),
         "looking": lambda: observe(q, k, v, mask=asked.mask, stats=asked.stats).out,
@@ -148,9 +153,9 @@ def _drawn(asked: Asked, tokens: int) -> list[Tensor]:
 def _fused(asked: Asked, q: Tensor, k: Tensor, v: Tensor) -> Calls:
     """PyTorch's fused attention; on a GPU by each of its backends that knows the question."""
     known: dict[str, Any] = {"enable_gqa": asked.heads > asked.kv_heads}
-    if asked.mask == causal():
-        known["is_causal"] = True
-    elif asked.mask is not None:  # which it takes as a matrix alone
+    if asked.is_plain:
+        known["is_causal"] = asked.mask is not None
+    elif asked.mask is not None:
         known["attn_mask"] = matrix_of(asked.mask, q.shape[2], q.device)
     every: Calls = {"SDPA": partial(sdpa, q, k, v, **known)}
     if asked.device == "cuda":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from ..masks import Mask, causal
+from ..masks import Mask
 from ..measuring import Asked, Row
 from .counts import many
 from .lines import columns, say, show
@@ -87,7 +87,7 @@ def _legend(asked: Asked, rows: Sequence[Row]) -> str:
 
     fastest = who("sdpa_by").replace("SDPA, ", "")
     which = f", its fastest ({fastest})" if asked.device == "cuda" else ""
-    if asked.mask not in (None, causal()):
+    if not asked.is_plain:
         which += ", which takes this mask as a matrix"
     told = (
         f"SDPA: PyTorch's fused attention{which}. attend: ours, by {who('attend_by')}. looking: "
