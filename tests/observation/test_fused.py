@@ -28,6 +28,19 @@ def test_on_the_way(name):
     assert_told(problem(name))
 
 
+@pytest.mark.parametrize("queries", [23, 1])
+def test_the_largest_score_far_below_a_sink(queries):
+    """Where all weights are 0, and so is their largest."""
+    sizes = {"queries": queries, "keys": 150, "dim": 16, "value_dim": 16}
+    tensors = zoo.tensors(1, torch.float16, **sizes)
+    sinks = torch.full((tensors[0].shape[1],), 400.0)
+    p = zoo.ask(*(t.to(DEVICE) for t in tensors), mask=mh.padding([150, 0]), sinks=sinks.to(DEVICE))
+    seen = assert_told(p, ("max_score", "peak", "entropy"))
+    assert not seen.found["peak"].any()
+    assert seen.found["max_score"][0].all()
+    assert not seen.found["max_score"][1].any()
+
+
 @pytest.mark.parametrize("keys", [1, 5, 128, 200] if DEVICE == "cuda" else [5])
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_what_the_first_keys_have(name, keys):

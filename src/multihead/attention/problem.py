@@ -137,8 +137,8 @@ def in_an_export() -> str | None:
 
 @remembered
 def capability(device: torch.device) -> tuple[int, int]:
-    """Of a GPU: which generation it is."""
-    return torch.cuda.get_device_capability(device)
+    """Of an NVIDIA GPU: which generation it is. AMD's numbers would pass for those of another."""
+    return (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
 
 
 def is_mapped(tensor: object) -> bool:

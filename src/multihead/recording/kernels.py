@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.fused.again import launch
+from ..attention.fused.sizes import is_hopper
 from ..attention.fused.tensors import blocks, on_its_device, width
 
 _WIDEST = 128  # of a head: its square must fit beside the rows
@@ -150,13 +151,15 @@ def _norms_kernel(
 
 @on_its_device
 def norms(value: Tensor, weight: Tensor) -> Tensor | None:
-    """‖v W‖ = √(v (W Wᵀ) vᵀ) of each key and query head; None where a head is too wide.
+    """‖v W‖ = √(v (W Wᵀ) vᵀ) of each key and query head; None where it finds no room.
 
     value (batch, kv_heads, key, dim), weight (heads · dim, model).
     """
     batch, kv_heads, tokens, dim = value.shape
     heads = weight.shape[0] // dim
-    if dim > _WIDEST or value.stride(-1) != 1:
+    # A tile takes up to 160 KB of a multiprocessor, and AMD's compiler has no such product.
+    no_room = value.is_cuda and not is_hopper(value.device)
+    if no_room or dim > _WIDEST or value.stride(-1) != 1:
         return None
     found = value.new_empty(batch, heads, tokens, dtype=torch.float32)
     share = _ROWS * blocks(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))

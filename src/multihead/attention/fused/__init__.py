@@ -88,7 +88,7 @@ def _machine(device: torch.device) -> str | None:
         return None  # step by step in Python: for tests
     if device.type != "cuda":
         return _needs_a_gpu(device.type)
-    if capability(device) < (8, 0):
+    if not torch.version.hip and capability(device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or more"
     return None
 

@@ -61,7 +61,7 @@ _BACKWARD = {
 _DECODE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 64, 4, 2)}
 _ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 32, 4, 2), 256: Sizes(32, 32, 4, 2)}
 _BACKWARD_ELSEWHERE = {64: Sizes(64, 64, 4, 3), 128: Sizes(64, 64, 4, 2), 256: Sizes(32, 32, 4, 1)}
-_DECODE_ELSEWHERE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 3)}
+_DECODE_ELSEWHERE = {64: Sizes(16, 128, 4, 3), 128: Sizes(16, 64, 4, 3), 256: Sizes(16, 32, 4, 2)}
 _SMALL = Sizes(16, 16, 4, 1)  # under the interpreter many tiles make a better test than wide ones
 
 
@@ -96,6 +96,12 @@ def forward_sizes(device: torch.device, dim: int, *, causal: bool = False) -> Si
 def sweep_sizes(device: torch.device, dim: int) -> Sizes:
     """Sweeps have one product where the forward kernel has two."""
     return _SMALL if INTERPRETED else _first(_SWEEP if is_hopper(device) else _ELSEWHERE, dim)
+
+
+def cell_stages(dim: int) -> int:
+    """Of tiles as large as cells may be: fewer of them find room on an AMD GPU (64 KB)."""
+    stages = 3 if dim <= 128 else 2
+    return max(1, stages - 1) if torch.version.hip and dim > 64 else stages
 
 
 def backward_sizes(device: torch.device, dim: int) -> Sizes:

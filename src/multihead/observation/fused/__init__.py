@@ -6,6 +6,7 @@ over tiles, which any device has.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -78,13 +79,18 @@ def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "
     for mass in plan.masses:
         mass.mask.check(batch, heads, queries, problem.key.shape[2])
     with without_autocast(problem.query.device.type):
-        told = fused.look(problem, plan.asked)
+        told = sinkless = fused.look(problem, plan.asked)
+        if problem.sinks is not None and any(isinstance(s, MaxScore) for s in plan.told_of):
+            # A sink may stand so far above all scores that their weights, by which they are known,
+            # are 0: they are asked once more without it.
+            alone = dataclasses.replace(problem, sinks=None)
+            sinkless = fused.look(alone, Asked(peak=True))
     places = {mass.key: place for place, mass in enumerate(plan.masses)}
-    found = {s.key: _one(s, told, places) for s in plan.told_of}
+    found = {s.key: _one(s, told, sinkless, places) for s in plan.told_of}
     return Looked(used, told.out, told.lse, found)
 
 
-def _one(statistic: Statistic, told: Told, places: dict[str, int]) -> Tensor:
+def _one(statistic: Statistic, told: Told, sinkless: Told, places: dict[str, int]) -> Tensor:
     match statistic:
         case Effective():
             assert told.entropy is not None
@@ -92,10 +98,10 @@ def _one(statistic: Statistic, told: Told, places: dict[str, int]) -> Tensor:
         case Mass():
             assert told.masses is not None
             return told.masses[places[statistic.key]]
-        case MaxScore():  # lse + ln peak; a row on a sink alone has none
-            assert told.peak is not None
-            score = told.lse.detach() + told.peak.log()
-            return torch.where(told.peak > 0, score, 0.0)
+        case MaxScore():  # lse + ln peak; a row that sees nothing has none
+            assert sinkless.peak is not None
+            score = sinkless.lse.detach() + sinkless.peak.log()
+            return torch.where(sinkless.peak > 0, score, 0.0)
     return getattr(told, statistic.key)
 
 

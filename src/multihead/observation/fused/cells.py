@@ -23,7 +23,7 @@ from ...attention.band import FAR
 from ...attention.fused.again import INTERPRETED, launch
 from ...attention.fused.launch import pointers_of
 from ...attention.fused.question import Question
-from ...attention.fused.sizes import Ring, ring_of
+from ...attention.fused.sizes import Ring, cell_stages, ring_of
 from ...attention.fused.tensors import (
     blocks,
     on_device,
@@ -218,7 +218,7 @@ def cells_of(question: Question, lse: Tensor, edges: list[list[int]]) -> tuple[T
         k_head=k.stride(1), k_row=k.stride(2), dim=dim, cells=cells, EVEN=even,
         UNBOUNDED=question.band.left == FAR,
         HEIGHT=stretch[0], WIDTH=stretch[1], SIDE=_SIDE, DOWN=parts[0], ACROSS=parts[1],
-        DIM=width(dim), num_warps=4, num_stages=3 if dim <= 128 else 2,
+        DIM=width(dim), num_warps=4, num_stages=cell_stages(dim),
     )  # fmt: skip
     return total, largest
 
