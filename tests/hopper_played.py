@@ -34,6 +34,7 @@ from multihead.attention.fused import (
     hopper,
     hopper_fetch,
     hopper_fold,
+    hopper_steps,
     hopper_sweep,
     launch,
     sizes,
@@ -41,7 +42,7 @@ from multihead.attention.fused import (
 )
 from multihead.observation.fused import hopper as observing
 
-ROOMS = (decode, hopper, hopper_fetch, hopper_fold, hopper_sweep, observing)
+ROOMS = (decode, hopper, hopper_fetch, hopper_fold, hopper_steps, hopper_sweep, observing)
 
 
 class Layout:

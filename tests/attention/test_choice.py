@@ -65,6 +65,21 @@ def test_a_plain_question_goes_to_pytorch(on):
     assert chosen(5000, 77) == "sdpa"  # few keys: its kernel is the faster
 
 
+@pytest.mark.parametrize("dim", [32, 64])
+def test_many_rows_of_narrow_heads_go_to_our_kernels(on, dim):
+    on(9, 0)
+    many = {
+        "dim": dim,
+        "batch": 13,
+    }  # of four heads, 4,096 rows each: eight blocks a multiprocessor
+    assert chosen(4096, 4096, **many) == chosen(4096, 4096, mh.causal(), **many) == "fused"
+    for other in ({"batch": 12}, {"grad": True}, {"dim": 128}, {"dim": 48}):
+        assert chosen(4096, 4096, **many | other) == "sdpa", other
+    assert chosen(4096, 2944, **many) == chosen(2944, 4096, **many) == "sdpa"
+    on(10, 0)
+    assert chosen(4096, 4096, **many) == "sdpa"
+
+
 def test_wide_heads_go_to_pytorch_where_cudnn_takes_them(on, monkeypatch):
     on(9, 0)
     assert [chosen(4096, 4096, dim=dim) for dim in (192, 256)] == ["sdpa", "sdpa"]

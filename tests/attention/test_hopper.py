@@ -5,6 +5,7 @@ test_fused.py, and elsewhere on one that is played (test_hopper_played.py).
 """
 
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ class Hopper:  # all that a compiler asks of a device
 driver.set_active(Hopper())
 from multihead.attention.fused.hopper import hopper_kernel
 from multihead.attention.fused.hopper_sweep import masses_on_hopper
+from multihead.attention.fused.hopper_work import WORKS
 from multihead.attention.fused.sizes import _RINGS as RINGS
 from multihead.attention.fused.tensors import tiles_of
 from multihead.observation.fused.hopper import cells_on_hopper, received_on_hopper
@@ -44,15 +46,20 @@ observing, ring = sys.argv[2] != "plain", RINGS[dim]
 kernel = hopper_kernel.warmup(
     *(tiles_of(q, n, dim) for n in (64, ring.keys, ring.keys, 64)), *[row] * 9, **common,
     SINKS=False, ENTROPY=observing, DISTANCE=observing, PEAK=observing, PEAK_KEY=False,
-    FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full", works=24,
-    UNBOUNDED=True, TURNS=ring.turns, LAPS=ring.laps, KEYS=ring.keys, STAGES=ring.stages, num_warps=4,
+    FIRST_KEYS=8 * observing, prefix=2, ONE_SIDED=sys.argv[2] != "observing full",
+    **dict.fromkeys(WORKS, 24),
+    UNBOUNDED=True, TURNS=ring.turns[observing], LAPS=ring.laps, KEYS=ring.keys, STAGES=ring.stages, num_warps=4,
     GROUPS=int(sys.argv[3]),
 )
 """
 CELLS = """
+from multihead.observation.fused.cells import _tile
+
+keys, registers = _tile(dim, int(sys.argv[2]))
 kernel = cells_on_hopper.warmup(
-    *(tiles_of(q, n, dim) for n in (rows, 64)), *[row] * 4, **common, cells=8, UNBOUNDED=True,
-    WIDTH=int(sys.argv[2]), ROWS=rows, KEYS=64, STAGES=stages, num_warps=rows // 16, maxnreg=80,
+    *(tiles_of(q, n, dim) for n in (rows, keys)), *[row] * 4, **common, cells=8, UNBOUNDED=True,
+    WIDTH=int(sys.argv[2]), ROWS=rows, KEYS=keys, STAGES=stages, num_warps=rows // 16,
+    maxnreg=registers,
 )
 """
 RECEIVED = """
@@ -135,7 +142,7 @@ def test_tiles_of_the_widest_heads_find_room(which, tmp_path):
 def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)
     assert ptx.count("wgmma.mma_async") == loops * dim // 16  # steps of 16 numbers
-    assert "maxnreg 80" in ptx
+    assert f"maxnreg {112 if kernel == CELLS and dim <= 64 else 80}" in ptx
     assert "atom." not in ptx  # every number has one writer
 
 
@@ -154,7 +161,7 @@ FEW = ["square, grouped, 64 wide", "causal lengths, 32 wide"]  # where a Hopper 
 def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkeypatch):
     """One a block, or block after block: every number the same, to the bit."""
     from multihead.attention.band import Band
-    from multihead.attention.fused import launch
+    from multihead.attention.fused import hopper_work, launch
     from multihead.attention.fused.question import Asked, question_of
 
     if not ON_HOPPER:
@@ -164,18 +171,25 @@ def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkey
     masses = (Band(length=first_keys),) if first_keys else ()
     asked = Asked(True, True, True, True, masses=masses)
     question, as_it_is, grids = question_of(problem(name)), launch.launch, []
+    share = hopper_work.shared_out
 
     def told(laps):
-        def run(kernel, grid, *more, **named):
-            grids.append((programs if laps else named["works"],))
-            as_it_is(kernel, grids[-1], *more, **{**named, "LAPS": laps})
+        def shared_out(*blocks):
+            return share(*blocks[:-1], programs if laps else 0)
 
+        def run(kernel, grid, *more, **named):
+            grids.append(grid)
+            as_it_is(kernel, grid, *more, **{**named, "LAPS": laps})
+
+        monkeypatch.setattr(hopper_work, "shared_out", shared_out)
         monkeypatch.setattr(launch, "launch", run)
         return launch.forward(question, asked)
 
     for many, some in zip(told(False), told(True), strict=True):
         assert (many is None and some is None) or torch.equal(many, some)
-    assert grids[0] > grids[1] == (programs,)
+    alone, together = grids[0], grids[-1]
+    assert math.prod(alone) > programs
+    assert together == (programs,)
 
 
 BANDS = {  # left, right, length of 300 keys, offset of the first of 128 rows
@@ -214,15 +228,18 @@ def test_every_tile_that_some_row_sees_comes_once_and_plain_ones_last(band, side
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize("one_sided", [False, True])
 @pytest.mark.parametrize("groups", [2, 3])
-@pytest.mark.parametrize("programs", [1, 3, 7, 12, 30])  # of 30 blocks
+@pytest.mark.parametrize("programs", [1, 3, 7, 12, 0])  # of 30 blocks; 0: a program a block
 def test_every_block_is_taken_once_and_rooms_take_turns(programs, groups, one_sided):
     from walks import lap_kernel
 
-    batch, heads, blocks, laps = 2, 3, 5, programs < 30
-    found = torch.full((programs, 30, 5), -1, dtype=torch.int32, device=DEVICE)
+    from multihead.attention.fused.hopper_work import shared_out
+
+    batch, heads, blocks = 2, 3, 5
+    grid, works = shared_out(batch, heads, blocks, one_sided, programs)
+    found = torch.full((programs or 30, 30, 5), -1, dtype=torch.int32, device=DEVICE)
     queries = 64 * groups * blocks - 5
-    lap_kernel[(programs,)](found, batch * heads * blocks, heads, queries, MOST=30,
-                            ONE_SIDED=one_sided, LAPS=laps, GROUPS=groups)  # fmt: skip
+    lap_kernel[grid](found, heads, queries, **works, MOST=30, ONE_SIDED=one_sided,
+                     LAPS=programs > 0, GROUPS=groups)  # fmt: skip
     taken = found[found[..., 0] >= 0].tolist()
     assert len(taken) == 30
     assert {tuple(work[:3]) for work in taken} == {
@@ -244,10 +261,31 @@ def test_causal_blocks_are_shared_out_by_length(programs, blocks, texts):
     """Longest first through all texts, to and fro: no program has much more to do than another."""
     from walks import lap_kernel
 
-    works = texts * 3 * blocks
-    found = torch.full((programs, works, 5), -1, dtype=torch.int32, device=DEVICE)
-    lap_kernel[(programs,)](found, works, 3, blocks * 128, MOST=works, ONE_SIDED=True, LAPS=True,
-                            GROUPS=2)  # fmt: skip
+    from multihead.attention.fused.hopper_work import shared_out
+
+    grid, works = shared_out(texts, 3, blocks, True, programs)
+    assert grid == (programs,)
+    most = texts * 3 * blocks
+    found = torch.full((programs, most, 5), -1, dtype=torch.int32, device=DEVICE)
+    lap_kernel[grid](found, 3, blocks * 128, **works, MOST=most, ONE_SIDED=True, LAPS=True,
+                     GROUPS=2)  # fmt: skip
     tiles = torch.where(found[..., 0] >= 0, found[..., 2] + 1, 0).sum(1)
     assert int(tiles.sum()) == texts * 3 * blocks * (blocks + 1) // 2
     assert int(tiles.max() - tiles.min()) <= 7
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize("by", [1, 2, 3, 7, 12, 128, 1000, 65_535, 2**29 + 1, 2**31 - 1])
+def test_to_divide_is_to_multiply(by):
+    from walks import divided_kernel
+
+    from multihead.attention.fused.hopper_work import divider
+
+    most = 2**30 - 1
+    near = torch.arange(-2, 3) + torch.tensor([0, 2**16, 2**29, most])[:, None]
+    about = torch.randint(0, most // by + 1, (100, 1)) * by + torch.arange(-1, 2)
+    given = torch.cat((near.flatten(), about.flatten())).clamp(0, most)
+    numbers, found = (torch.empty(512, dtype=torch.int32, device=DEVICE).zero_() for _ in "nf")
+    numbers[: len(given)] = given.int()
+    divided_kernel[(1,)](found, numbers, *divider(by), MANY=512)
+    assert torch.equal(found, numbers // by)

@@ -104,23 +104,27 @@ def hesitates(problem: Problem) -> str | None:
 def rather(problem: Problem) -> str | None:
     """Why "auto" takes it where PyTorch's kernel could answer too, or None.
 
-    cuDNN makes a plan for each length it meets, which takes as long as some hundred calls. Training
-    meets few lengths, reading about as many as there are texts: there, plans are made where keys
-    are not many, for its kernel is the faster for most of them, and for lengths that are round; and
-    none for a few queries over a cache, which grows.
+    It may be the faster. And cuDNN makes a plan for each length it meets, which takes as long as
+    some hundred calls. Training meets few lengths, reading about as many as there are texts: there,
+    plans are made where keys are not many, for its kernel is the faster for most of them, and for
+    lengths that are round; and none for a few queries over a cache, which grows.
     """
     p, lengths = problem, (problem.query.shape[2], problem.key.shape[2])
     if p.query.device.type != "cuda" or p.differentiable or refuses(p) is not None:
         return None
     if p.query.shape[2] == 1:  # PyTorch takes another kernel, which makes no plans
         return None
-    from .launch import decodes
+    from .launch import decodes, outruns
     from .sizes import ring_of
 
     if decodes(p.query, p.key):
         return "cuDNN would plan for every length of a cache that grows"
-    often_new = lengths[1] >= _LONG and any(n % _LOT for n in lengths)
-    if not often_new or ring_of(p.query.device, p.query.shape[3]) is None:
+    ring = ring_of(p.query.device, p.query.shape[3])
+    if ring is None or lengths[1] < _LONG:
+        return None
+    if lengths[0] >= _LONG and p.value.shape[3] == p.query.shape[3] and outruns(p.query, ring):
+        return "our kernel is the faster one for so many rows of such narrow heads, but in training"
+    if not any(n % _LOT for n in lengths):
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"
 

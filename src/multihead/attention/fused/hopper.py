@@ -27,65 +27,29 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from .forward import start_of, tell, tiles_of_walk
 from .hopper_fetch import fetch, store_tile
-from .hopper_fold import by_thread, fold, fold_careful, halved, lanes, packed
-from .hopper_work import laps_of, room_of, work_of
+from .hopper_fold import by_thread, fold, halved, lanes, packed
+from .hopper_steps import begin, end, in_sight, leave, pass_over
+from .hopper_work import WORKS, laps_of, room_of, work_of
 from .tile import LN2, NEVER, NUMBERS, capped, seen
 
 
 @gluon.jit
-def score(tile, q, ks, here, STAGES: gl.constexpr, SCORES: gl.constexpr, KEYS: gl.constexpr):
-    """The scores of a tile, under way."""
-    stage = tile % STAGES
-    mbarrier.wait(here.index(stage), tile // STAGES & 1)
-    room = gl.zeros([64, KEYS], gl.float32, SCORES)
-    return warpgroup_mma(q, ks.index(stage).permute((1, 0)), room, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def _begin(
-    at, turn, group, e, out, q, ks, vs, bars,
-    KEYS: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, GROUPS: gl.constexpr,
-    SCORES: gl.constexpr, WEIGHTS: gl.constexpr,
-):  # fmt: skip
-    """This tile's scores, and the values of the last one on their way into `out`."""
-    here, turns = bars[0], bars[2]
-    if TURNS:  # while one group folds, another has the tensor cores
-        mbarrier.wait(turns.index(group), turn & 1)
-    soon = score(at, q, ks, here, STAGES, SCORES, KEYS)
-    p = halved(e, q.dtype, WEIGHTS, GROUPS > 2)
-    adding = warpgroup_mma(p, vs.index((at - 1) % STAGES), out, is_async=True)
-    if TURNS:
-        mbarrier.arrive(turns.index((group + 1) % GROUPS))
-    return warpgroup_mma_wait(1, (soon,)), adding, p
-
-
-@gluon.jit
-def _end(at, adding, p, fade, bars, STAGES: gl.constexpr, OUT: gl.constexpr):
-    """The last tile's values are in; all that was faded fades."""
-    out, _ = warpgroup_mma_wait(0, (adding, p))
-    mbarrier.arrive(bars[1].index((at - 1) % STAGES))
-    return out * gl.convert_layout(fade, gl.SliceLayout(1, OUT))[:, None]
-
-
-@gluon.jit
 def _block(
-    group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
+    lap, group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
     CAP: gl.constexpr, SINKS: gl.constexpr, ENTROPY: gl.constexpr, DISTANCE: gl.constexpr,
     PEAK: gl.constexpr, PEAK_KEY: gl.constexpr, FIRST_KEYS: gl.constexpr,
     ONE_SIDED: gl.constexpr, UNBOUNDED: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
-    STAGES: gl.constexpr, TURNS: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr, TURNS: gl.constexpr, LAPS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """64 rows of one head, from the first scores to what is told of them; the tiles they took."""
+    """64 rows of one head, from the first scores to what is told of them."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     CROSSES: gl.constexpr = DISTANCE and not ONE_SIDED
-    APART: gl.constexpr = DIM <= 64  # wider ones lack registers
-    CHAINS: gl.constexpr = DIM > 64 or not (ONE_SIDED and (ENTROPY or DISTANCE))  # as was measured
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     batch, head, block, offset, length, walk = work
-    _, heads, _, queries, _, left, right, _, _, scale, cap, prefix = numbers
-    here, free, q_free = bars[0], bars[1], bars[4]
+    _, heads, _, queries, _, left, right, _, _, scale, cap, prefix, _, _, _ = numbers
+    here, free = bars[0], bars[1]
     careful, total = tiles_of_walk(walk, KEYS)
     first_row = (block * GROUPS + group) * 64
     rows = first_row + gl.arange(0, 64, ROW)
@@ -97,44 +61,49 @@ def _block(
     ex, far = weight, weight
     out = gl.zeros([64, DIM], gl.float32, OUT)
 
-    scores = warpgroup_mma_wait(0, (score(reached, q, ks, here, STAGES, SCORES, KEYS),))
-    start = start_of(0, walk, careful, KEYS)
-    e, fade, m, weight, ex, far, best = fold_careful(
-        capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
-        right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
-    )  # fmt: skip
-    e = packed(e, q.dtype, GROUPS > 2)
-    for tile in range(1, careful):
-        scores, adding, p = _begin(
-            reached + tile, turn + tile - 1, group, e, out, q, ks, vs, bars,
+    e = packed(gl.zeros([64, KEYS], gl.float32, SCORES), q.dtype, GROUPS > 2)
+    held, visited = reached, careful
+    if ONE_SIDED:
+        last = gl.minimum(first_row + 64, queries) - 1 + offset
+        visited = in_sight(walk, careful, last, right, length, KEYS, STAGES)
+    for tile in range(gl.maximum(visited, 1)):
+        # The first one adds nothing: zeros times its own values, which are forgotten. Its code
+        # apart would make the kernel longer than what a multiprocessor keeps of instructions.
+        scores, adding, p = begin(
+            reached + tile, held, turn + tile, group, e, out, q, ks, vs, bars,
             KEYS, STAGES, TURNS, GROUPS, SCORES, WEIGHTS,
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
-        e, fade, m, weight, ex, far, best = fold_careful(
-            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place, left,
-            right, length, factor, walk, CROSSES, APART, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
-            PEAK_KEY,
+        e, fade, m, weight, ex, far, best = fold(
+            capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
+            left, right, length, factor, 1.0, True, CROSSES, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
         e = packed(e, q.dtype, GROUPS > 2)
-        out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
+        out = end(held, adding, p, fade, bars, tile > 0, STAGES, OUT)
+        out = gl.where(tile > 0, out, 0.0)
+        held = reached + tile
+    leave(lap, group, bars, LAPS, GROUPS)
+    if ONE_SIDED:
+        for tile in range(visited, careful):
+            pass_over(reached + tile, group, turn + tile, bars, STAGES, TURNS, GROUPS)
     for tile in range(gl.maximum(careful, 1), total):
-        scores, adding, p = _begin(
-            reached + tile, turn + tile - 1, group, e, out, q, ks, vs, bars,
+        scores, adding, p = begin(
+            reached + tile, held, turn + tile, group, e, out, q, ks, vs, bars,
             KEYS, STAGES, TURNS, GROUPS, SCORES, WEIGHTS,
         )  # fmt: skip
         start = start_of(tile, walk, careful, KEYS)
         side = 1.0 if ONE_SIDED else gl.where(start >= walk[3], -1.0, 1.0)
         e, fade, m, weight, ex, far, best = fold(
             capped(scores, scale, cap, CAP), start, column, m, weight, ex, far, best, place,
-            left, right, length, factor, side, False, False, UNBOUNDED, CHAINS, ENTROPY, DISTANCE,
-            PEAK_KEY,
+            left, right, length, factor, side, False, False, UNBOUNDED, ENTROPY, DISTANCE, PEAK_KEY,
         )  # fmt: skip
         e = packed(e, q.dtype, GROUPS > 2)
-        out = _end(reached + tile, adding, p, fade, bars, STAGES, OUT)
+        out = end(held, adding, p, fade, bars, True, STAGES, OUT)
+        held = reached + tile
     weight, ex, far = gl.sum(weight, 1), gl.sum(ex, 1), gl.sum(far, 1)
     p = halved(e, q.dtype, WEIGHTS, GROUPS > 2)
     reached += total
-    adding = warpgroup_mma(p, vs.index((reached - 1) % STAGES), out, is_async=True)
+    adding = warpgroup_mma(p, vs.index(held % STAGES), out, is_async=True)
     if FIRST_KEYS:
         FEW: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST_KEYS, 16])
         mbarrier.wait(here.index(reached % STAGES), reached // STAGES & 1)
@@ -145,7 +114,7 @@ def _block(
         mbarrier.arrive(free.index(reached % STAGES))
     else:
         out = warpgroup_mma_wait(0, (adding,))
-    mbarrier.arrive(free.index((reached - 1) % STAGES))
+    mbarrier.arrive(free.index(held % STAGES))
 
     sink = 0.0
     if SINKS:
@@ -174,9 +143,6 @@ def _block(
     q.store(out.to(q.dtype))  # by way of shared memory, where the queries lay
     fence_async_shared()
     store_tile(out_at, [batch, head, first_row, 0], q)
-    tma.store_wait(0)
-    mbarrier.arrive(q_free.index(room))
-    return total
 
 
 @gluon.jit
@@ -197,19 +163,28 @@ def _compute(
         )  # fmt: skip
         room, parity = room_of(lap, group, LAPS, GROUPS)
         mbarrier.wait(bars[3].index(room), parity)
-        total = _block(
-            group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work, numbers,
-            CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED, UNBOUNDED,
-            KEYS, DIM, STAGES, TURNS, GROUPS,
-        )  # fmt: skip
+        _, total = tiles_of_walk(work[5], KEYS)
+        if (work[2] * GROUPS + group) * 64 < numbers[3]:
+            _block(
+                lap, group, room, reached, turn, out_at, qs, ks, vs, bars, told_at, sinks_at, work,
+                numbers, CAP, SINKS, ENTROPY, DISTANCE, PEAK, PEAK_KEY, FIRST_KEYS, ONE_SIDED,
+                UNBOUNDED, KEYS, DIM, STAGES, TURNS, LAPS, GROUPS,
+            )  # fmt: skip
+        else:  # the last block's rows may end before this group's
+            leave(lap, group, bars, LAPS, GROUPS)
+            for tile in range(total):
+                pass_over(reached + tile, group, turn + tile, bars, STAGES, TURNS, GROUPS)
+            if FIRST_KEYS:
+                pass_over(reached + total, group, turn, bars, STAGES, False, GROUPS)
         reached += total + (1 if FIRST_KEYS else 0)
-        turn += total - 1
+        turn += total
+    tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=(*NUMBERS, "works"))
+@gluon.jit(do_not_specialize=(*NUMBERS, *WORKS))
 def hopper_kernel(
     q_at, k_at, v_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at,
-    sinks_at, lengths_at, offsets_at, works, prefix,
+    sinks_at, lengths_at, offsets_at, works, across, by, by_shift, by_heads, by_heads_shift, prefix,
     heads, group, queries, keys, left, right, length, offset, scale, cap,
     CAP: gl.constexpr, SINKS: gl.constexpr, LENGTHS: gl.constexpr, OFFSETS: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK: gl.constexpr, PEAK_KEY: gl.constexpr,
@@ -243,7 +218,8 @@ def hopper_kernel(
         mbarrier.arrive(turns.index(0))
 
     bars = (here, free, turns, q_here, q_free)
-    numbers = (works, heads, group, queries, keys, left, right, length, offset, scale, cap, prefix)
+    numbers = (works, heads, group, queries, keys, left, right, length, offset, scale, cap, prefix,
+               across, (by, by_shift), (by_heads, by_heads_shift))  # fmt: skip
     told_at = (lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at)
     given = (out_at, qs, ks, vs, bars, told_at, sinks_at, lengths_at, offsets_at, numbers)
     to_fetch = (q_at, k_at, v_at, qs, ks, vs, bars, lengths_at, offsets_at, numbers)

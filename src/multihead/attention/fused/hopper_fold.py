@@ -34,12 +34,10 @@ def lanes(tile):
 
 
 @gluon.jit
-def _largest(scores, CHAINS: gl.constexpr):
-    """Of each row. In CHAINS each thread compares its numbers in two, which wait for less."""
-    if CHAINS:
-        top = gl.max(gl.max(gl.max(by_thread(scores), 1), 2), 1)
-        return gl.convert_layout(top, gl.SliceLayout(1, scores.type.layout), assert_trivial=True)
-    return gl.max(scores, 1)
+def _largest(scores):
+    """Of each row. Each thread compares its numbers in two chains, which wait for less."""
+    top = gl.max(gl.max(gl.max(by_thread(scores), 1), 2), 1)
+    return gl.convert_layout(top, gl.SliceLayout(1, scores.type.layout), assert_trivial=True)
 
 
 @gluon.jit
@@ -85,7 +83,7 @@ def seen_by_thread(tile, start, place, left, right, length, UNBOUNDED: gl.conste
 @gluon.jit
 def fold(
     scores, start, column, m, weight, ex, far, best, place, left, right, length, factor, side,
-    MASKED: gl.constexpr, CROSSES: gl.constexpr, UNBOUNDED: gl.constexpr, CHAINS: gl.constexpr,
+    MASKED: gl.constexpr, CROSSES: gl.constexpr, UNBOUNDED: gl.constexpr,
     ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK_KEY: gl.constexpr,
 ):  # fmt: skip
     """As `forward.fold`, where sums are (row, 4); e, and by what all before it fades."""
@@ -97,7 +95,7 @@ def fold(
         is_seen = seen_by_thread(tile, start, place, left, right, length, UNBOUNDED)
         tile = gl.where(is_seen, tile, float("-inf")).reshape(scores.shape)
         scores = gl.convert_layout(tile, SCORES, assert_trivial=True)
-    top = _largest(scores, CHAINS)
+    top = _largest(scores)
     higher = gl.maximum(m, top * factor)
     if PEAK_KEY:
         best = peak_key(scores, top, start + column, m, best, factor)
@@ -122,35 +120,6 @@ def fold(
             behind = behind - 2 * gl.arange(0, 4, gl.SliceLayout(0, LANES))[None, :]
             far = far * fading + side * (behind.to(gl.float32) * total - lanes(tile * same))
     return e, fade, higher, weight * fading + total, ex, far, best
-
-
-@gluon.jit
-def fold_careful(
-    scores, start, column, m, weight, ex, far, best, place, left, right, length, factor, walk,
-    CROSSES: gl.constexpr, APART: gl.constexpr, UNBOUNDED: gl.constexpr, CHAINS: gl.constexpr,
-    ENTROPY: gl.constexpr, DISTANCE: gl.constexpr, PEAK_KEY: gl.constexpr,
-):  # fmt: skip
-    """`fold` of a tile that needs a mask or, where some CROSS it, lies on the diagonal.
-
-    On the diagonal all may be seen, and then a mask would cost as much again: such are kept APART.
-    """
-    if APART and CROSSES:
-        if (start >= walk[1]) & (start < walk[2]):
-            e, fade, m, weight, ex, far, best = fold(
-                scores, start, column, m, weight, ex, far, best, place, left, right, length,
-                factor, 1.0, False, True, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
-            )  # fmt: skip
-        else:
-            e, fade, m, weight, ex, far, best = fold(
-                scores, start, column, m, weight, ex, far, best, place, left, right, length,
-                factor, 1.0, True, True, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
-            )  # fmt: skip
-    else:
-        e, fade, m, weight, ex, far, best = fold(
-            scores, start, column, m, weight, ex, far, best, place, left, right, length,
-            factor, 1.0, True, CROSSES, UNBOUNDED, CHAINS, ENTROPY, DISTANCE, PEAK_KEY,
-        )  # fmt: skip
-    return e, fade, m, weight, ex, far, best
 
 
 @gluon.jit

@@ -62,6 +62,20 @@ def set_out(
 
 
 @gluon.jit
+def own_of(own, here, SCORES: gl.constexpr, STAGES: gl.constexpr):
+    """What is the program's own, now that it is here, for products with tiles of the ring.
+
+    From registers where these have room: products of two tiles in shared memory keep it so busy
+    that everything else waits.
+    """
+    mbarrier.wait(here.index(STAGES), 0)
+    if own.shape[1] <= 64:
+        return own.load(gl.DotOperandLayout(0, SCORES, 2))
+    else:  # a compiler reads on after a return
+        return own
+
+
+@gluon.jit
 def weights_of(
     scores, lse2, start, place, left, right, length, scale, cap,
     CAREFUL: gl.constexpr, UNBOUNDED: gl.constexpr, CAP: gl.constexpr,
@@ -109,7 +123,7 @@ def masses_on_hopper(
     lse2 = lse_of_rows(lse_at + at, row, row < queries)
     room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
     total = lanes(by_thread(room))  # a thread's, (row, 4)
-    mbarrier.wait(here.index(STAGES), 0)
+    q = own_of(q, here, SCORES, STAGES)
     for part in gl.static_range(3):  # keys that some rows see, all, and some
         begin = low if part == 0 else plain_low if part == 1 else plain_high
         for start in range(begin, plain_low if part == 0 else plain_high if part == 1 else high,

@@ -7,6 +7,9 @@
 All programs take one block a lap. Each lap turns around where the last one ended: who had the
 longest block of one has the shortest of the next, so that causal blocks come longest first through
 all heads of all texts. Nothing here is Hopper's own, so that it can be tested anywhere.
+
+Between two blocks everybody waits for these numbers, and a division by a number that is not known
+takes some thirty instructions, each waiting for the one before: we multiply instead (`divider`).
 """
 
 from __future__ import annotations
@@ -14,8 +17,37 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .forward import block_of, walk_of
+from .forward import walk_of
 from .tile import where_and_how_long
+
+WORKS = ("works", "across", "by", "by_shift", "by_heads", "by_heads_shift")
+
+
+def shared_out(
+    batch: int, heads: int, blocks: int, one_sided: bool, programs: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """The grid, and WORKS, by which so many programs know their blocks; 0: a program a block."""
+    texts = batch if programs else 1  # which programs share
+    works, across = blocks * heads * texts, heads * texts if one_sided else blocks
+    grid = (min(works, programs),) if programs else (works, batch)
+    numbers = works, across, *divider(across), *divider(heads)
+    return grid, dict(zip(WORKS, numbers, strict=True))
+
+
+def divider(by: int) -> tuple[int, int]:
+    """What `divided` takes: ⌈2³¹⁺ˢ / by⌉ of s bits more than 31, less 2³², and s.
+
+    >>> divider(12)
+    (-1431655765, 4)
+    """
+    shift = (by - 1).bit_length()
+    return -(-(1 << 31 + shift) // by) - (1 << 32), shift
+
+
+@triton.jit
+def divided(number, divider):
+    """number // by, for numbers below 2³⁰, which are more blocks than any memory has."""
+    return tl.umulhi(2 * number, divider[0]) >> divider[1]
 
 
 @triton.jit
@@ -50,15 +82,26 @@ def work_of(
     LENGTHS: tl.constexpr, OFFSETS: tl.constexpr, SIDES: tl.constexpr, ONE_SIDED: tl.constexpr,
     KEYS: tl.constexpr, LAPS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Which block of which head is next, where its first row stands and what it walks over."""
-    works, heads, _, queries, keys, left, right, length, offset, _, _, _ = numbers
-    work = lap * tl.num_programs(0) + _place(lap)
+    """Which block of which head is next, where its first row stands and what it walks over.
+
+    Of ONE_SIDED maps `across` is all heads, which come one after the other, and the last rows
+    first; of others it is the blocks of a head. In LAPS heads are those of all texts.
+    """
+    _, heads, _, queries, keys, left, right, length, offset, _, _, _, across, by, by_heads = numbers
     rows = 64 * GROUPS
-    blocks = tl.cdiv(queries, rows)
-    together = works // blocks if LAPS and ONE_SIDED else heads  # heads of all texts, or of one
-    block, head = block_of(work % (blocks * together), together, blocks, ONE_SIDED)
-    head += work // (blocks * together) * together
-    batch, head = head // heads, head % heads
+    batch = 0
+    work = tl.program_id(0)
+    if LAPS:
+        work = lap * tl.num_programs(0) + _place(lap)
+    else:
+        batch = tl.program_id(1)
+    head = divided(work, by)
+    block = work - head * across
+    if ONE_SIDED:
+        head, block = block, tl.cdiv(queries, rows) - 1 - head
+    if LAPS:
+        batch = divided(head, by_heads)
+        head -= batch * heads
     offset, length = where_and_how_long(
         batch, offset, length, keys, lengths_at, offsets_at, LENGTHS, OFFSETS
     )

@@ -40,6 +40,7 @@ from .tensors import (
 
 _FEW_ROWS = 64  # of all heads of a group: for these the keys are shared out
 _LONG_CACHE, _IDLE = 2048, 3  # and for more, where else two of three multiprocessors would idle
+_MANY_BLOCKS = 8  # a multiprocessor: with fewer, some wait for the last ones
 _SHARES = 2  # of the keys, for each multiprocessor at most: all of them are at work at once
 
 
@@ -55,6 +56,14 @@ def decodes(query: Tensor, key: Tensor) -> bool:
         return keys > 2 * _FEW_ROWS
     rows = batch * heads * queries  # of which a multiprocessor takes 128 where none are shared out
     return keys >= _LONG_CACHE and _IDLE * rows <= 128 * processors(query.device)
+
+
+def outruns(query: Tensor, ring: Ring) -> bool:
+    """Whether three groups of warps, which outrun cuDNN's two, have rows enough to share out."""
+    batch, heads, queries, _ = query.shape
+    of_a_block = 64 * ring.groups
+    rows = batch * heads * queries
+    return ring.groups > 2 and rows >= _MANY_BLOCKS * of_a_block * processors(query.device)
 
 
 @on_its_device
@@ -87,7 +96,10 @@ def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told
 def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     """The same by a warp that fetches and groups of warps that compute."""
     from .hopper import hopper_kernel
+    from .hopper_work import shared_out
 
+    if question.softcap is not None or asked.peak_key:  # for these three groups lack registers
+        ring = ring._replace(groups=2, turns=(False, False)) if ring.groups > 2 else ring
     q, k, v = question.tensors
     batch, heads, queries, dim = q.shape
     dims, sinks = width(dim), question.sinks
@@ -99,20 +111,21 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
-    one_sided, works = question.band.right <= 0, blocks(queries, 64 * ring.groups) * heads * batch
+    one_sided = question.band.right <= 0
     # A program takes block after block where the next queries find room in shared memory, where one
     # order of all blocks, the longest first, shares them out evenly (which is another one for each
     # text that begins or ends elsewhere), and where the time between two of them counts.
     alike = batch == 1 or (question.offsets is None and question.band.lengths is None)
     laps = ring.laps and (alike or not one_sided) and k.shape[2] <= 1 << 15
-    programs = min(works, processors(q.device)) if laps else works
+    programs = processors(q.device) if laps else 0
+    grid, works = shared_out(batch, heads, blocks(queries, 64 * ring.groups), one_sided, programs)
     launch(
-        hopper_kernel, (programs,), {"num_warps": 4},
+        hopper_kernel, grid, {"num_warps": 4},
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, ring.keys), (v, ring.keys), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
-        works=works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None,
-        **asked.flags, ONE_SIDED=one_sided, UNBOUNDED=question.band.left == FAR, KEYS=ring.keys,
-        DIM=dims, STAGES=ring.stages, TURNS=ring.turns, LAPS=laps, GROUPS=ring.groups,
+        **works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None, **asked.flags,
+        ONE_SIDED=one_sided, UNBOUNDED=question.band.left == FAR, KEYS=ring.keys, DIM=dims,
+        STAGES=ring.stages, TURNS=ring.turns[asked.by_tile], LAPS=laps, GROUPS=ring.groups,
     )  # fmt: skip
     if in_sight or not asked.masses:
         return told

@@ -84,6 +84,11 @@ class Asked(NamedTuple):
     def flags(self) -> dict[str, bool]:
         return {name.upper(): getattr(self, name) for name in self._fields[:4]}
 
+    @property
+    def by_tile(self) -> bool:
+        """Whether something is added up at every tile: peaks and masses are told in the end."""
+        return self.entropy or self.distance or self.peak_key
+
 
 class Told(NamedTuple):
     """What was told, (batch, heads, query) each; None where it was not asked."""

@@ -30,9 +30,9 @@ class Ring(NamedTuple):
 
     keys: int  # of a tile: registers hold its scores beside what a row carries
     stages: int
-    turns: bool = False  # whether groups of warps take turns at the tensor cores
+    turns: tuple[bool, bool] = (True, True)  # at the tensor cores: where nobody looks, and else
     laps: bool = False  # whether there is room for the next queries too
-    sweep: tuple[int, int] = (64, 3)  # rows and stages of a program that sweeps
+    sweep: tuple[int, int] = (64, 2)  # rows and stages of a program that sweeps
     groups: int = 2  # of four warps that compute, 64 rows each: two, or three of fewer registers
 
 
@@ -47,10 +47,10 @@ _FORWARD = {
 }
 # Widths of which Hopper has kernels of its own. Keys of wide heads had better serve more rows.
 _RINGS = {
-    32: Ring(128, 4, laps=True),
-    64: Ring(128, 3, laps=True),
-    128: Ring(128, 3, turns=True, sweep=(128, 3)),
-    256: Ring(32, 4, turns=True, sweep=(64, 2)),
+    32: Ring(128, 4, laps=True, groups=3),
+    64: Ring(128, 3, turns=(False, True), laps=True, groups=3),
+    128: Ring(128, 3, sweep=(128, 2)),
+    256: Ring(32, 4),
 }
 _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
 _BACKWARD = {

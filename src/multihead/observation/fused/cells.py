@@ -46,8 +46,7 @@ from ...attention.fused.tile import (
 
 _SIDE = 16 if INTERPRETED else 64  # of a tile
 _AT_ONCE = 2048  # rows whose links are counted together
-# Of the Hopper kernel: rows of a warp, keys of a tile and of the narrowest cell.
-_PART, _KEYS, _NARROWEST = 16, 64, 8
+_PART, _NARROWEST = 16, 8  # of the Hopper kernel: rows of a warp, keys of the narrowest cell
 
 
 @triton.jit
@@ -227,8 +226,18 @@ def _fits(edges: list[list[int]]) -> bool:
     """Whether cells are all of one size, which fits to the tiles of the Hopper kernel."""
     cells = len(edges[0]) - 1
     (tall, rest), (wide, more) = (divmod(some[-1], cells) for some in edges)
-    whole = wide >= _NARROWEST and (_KEYS % wide == 0 or wide % _KEYS == 0)
-    return not rest and not more and tall % _PART == 0 and tall > 0 and whole
+    even = not rest and not more and tall % _PART == 0 and tall > 0
+    return even and wide >= _NARROWEST and _side_by_side(wide, 64)
+
+
+def _side_by_side(cell: int, tile: int) -> bool:
+    """Whether whole cells make up a tile, or whole tiles a cell."""
+    return tile % cell == 0 or cell % tile == 0
+
+
+def _tile(dims: int, cell: int) -> tuple[int, int]:
+    """Keys of a tile on Hopper; and registers of a thread, so few that programs share a place."""
+    return (128, 112) if dims <= 64 and _side_by_side(cell, 128) else (64, 80)
 
 
 def _on_hopper(question: Question, lse: Tensor, cells: int, ring: Ring) -> tuple[Tensor, Tensor]:
@@ -239,12 +248,13 @@ def _on_hopper(question: Question, lse: Tensor, cells: int, ring: Ring) -> tuple
     batch, heads, queries, dim = q.shape
     dims, parts = width(dim), queries // _PART
     found = q.new_empty(2, batch, heads, parts, cells, dtype=torch.float32)
-    rows, stages = ring.sweep
-    common = {"WIDTH": k.shape[2] // cells, "ROWS": rows, "KEYS": _KEYS, "cells": cells}
+    wide, (rows, stages) = k.shape[2] // cells, ring.sweep
+    keys, registers = _tile(dims, wide)
+    common = {"WIDTH": wide, "ROWS": rows, "KEYS": keys, "cells": cells}
     launch(
         cells_on_hopper, (blocks(queries, rows) * heads, batch),
-        {"num_warps": rows // _PART, "maxnreg": 80},
-        tiles_of(q, rows, dims), tiles_of(k, _KEYS, dims), lse.contiguous(), found,
+        {"num_warps": rows // _PART, "maxnreg": registers},
+        tiles_of(q, rows, dims), tiles_of(k, keys, dims), lse.contiguous(), found,
         **pointers_of(question, lse), **common, UNBOUNDED=question.band.left == FAR, DIM=dims,
         STAGES=stages,
     )  # fmt: skip

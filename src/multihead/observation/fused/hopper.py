@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ...attention.fused.hopper_fold import by_thread
-from ...attention.fused.hopper_sweep import send, set_out, weights_of
+from ...attention.fused.hopper_sweep import own_of, send, set_out, weights_of
 from ...attention.fused.tile import (
     NUMBERS,
     lse_of_rows,
@@ -36,11 +36,20 @@ def _of_threads(weights, CELLS: gl.constexpr):
 
 
 @gluon.jit
+def _of_warps(tile, WARPS: gl.constexpr, CELLS: gl.constexpr):
+    """(row, CELLS, 4) as (warp, 2, CELLS, 32): two rows of each of its threads."""
+    tile = tile.reshape([WARPS, 2, PART // 2, CELLS, 4]).permute((0, 1, 3, 2, 4))
+    return tile.reshape([WARPS, 2, CELLS, 32])
+
+
+@gluon.jit
 def _write(total, largest, sum_at, largest_at, part, cell, parts, cells, CELLS: gl.constexpr):
     """Each warp lays its 16 rows together."""
     WARPS: gl.constexpr = total.shape[0] // PART
-    total = gl.sum(gl.sum(total.reshape([WARPS, PART, CELLS, 4]), 1), 2)
-    largest = gl.max(gl.max(largest.reshape([WARPS, PART, CELLS, 4]), 1), 2)
+    total, largest = _of_warps(total, WARPS, CELLS), _of_warps(largest, WARPS, CELLS)
+    total = gl.sum(gl.sum(total, 1), 2)
+    # Weights compare as their bits do, and of whole numbers a warp finds the largest at once.
+    largest = gl.max(gl.max(largest, 1).to(gl.int32, bitcast=True), 2).to(gl.float32, bitcast=True)
     down = part + gl.arange(0, WARPS, gl.SliceLayout(1, total.type.layout))[:, None]
     across = cell + gl.arange(0, CELLS, gl.SliceLayout(0, total.type.layout))[None, :]
     real = (down < parts) & (across < cells)
@@ -86,7 +95,7 @@ def cells_on_hopper(
     lse2 = lse_of_rows(lse_at + at * queries, row, row < queries)
     room, tile = gl.zeros([ROWS, KEYS], gl.float32, SCORES), low - low
     total, largest = _of_threads(by_thread(room), CELLS)
-    mbarrier.wait(here.index(STAGES), 0)
+    q = own_of(q, here, SCORES, STAGES)
     for CAREFUL in gl.static_range(2):
         for start in range(plain if CAREFUL else low, high if CAREFUL else plain, KEYS):
             stage = tile % STAGES
