@@ -33,6 +33,8 @@ TABLES = {
     "monitor": ("monitor", training.monitor),
     "gpu": ("gpu", gpu.gpu),
     "gpu_bar": ("gpu", gpu.gpu_bar),
+    "gpu_stretch": ("gpu", gpu.gpu_stretch),
+    "gpu_attend": ("gpu", gpu.gpu_attend),
     "gpu_span": ("gpu", gpu.gpu_span),
     "gpu_beside": ("gpu", gpu.gpu_beside),
     "gpu_entropy": ("gpu", gpu.gpu_entropy),

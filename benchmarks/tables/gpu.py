@@ -160,6 +160,17 @@ def gpu_span(body: dict) -> str:
     return _span([r["observe"] / fastest(r) for r in body["forward"]])
 
 
+def gpu_stretch(body: dict) -> str:
+    """In how many forwards observing takes at most 1.10 of the fastest."""
+    ratios = [r["observing"] / fastest(r) for r in body["forward"]]
+    return f"{sum(ratio <= 1.10 for ratio in ratios)} of the {len(ratios)} forwards"
+
+
+def gpu_attend(body: dict) -> str:
+    """What `attend` takes of the fastest, where nobody looks."""
+    return _span([r["attend"] / fastest(r) for r in body["forward"]])
+
+
 def gpu_beside(body: dict) -> str:
     """What observing costs of the fastest in the passes that are more, or less, than a forward."""
     both = [r["observing"] / fastest(r) for r in body["backward"]]

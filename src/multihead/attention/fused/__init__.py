@@ -123,7 +123,7 @@ def rather(problem: Problem) -> str | None:
     if ring is None or lengths[1] < _LONG:
         return None
     if lengths[0] >= _LONG and p.value.shape[3] == p.query.shape[3] and outruns(p.query, ring):
-        return "our kernel is the faster one for so many rows of such narrow heads, but in training"
+        return "our kernel is the faster one for so many rows of such heads, but in training"
     if not any(n % _LOT for n in lengths):
         return None
     return f"cuDNN would plan for this length; it is asked for multiples of {_LOT}, and in training"

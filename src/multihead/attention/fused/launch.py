@@ -59,11 +59,10 @@ def decodes(query: Tensor, key: Tensor) -> bool:
 
 
 def outruns(query: Tensor, ring: Ring) -> bool:
-    """Whether three groups of warps, which outrun cuDNN's two, have rows enough to share out."""
+    """Whether the kernel is faster than cuDNN's, and there are rows enough to share out."""
     batch, heads, queries, _ = query.shape
-    of_a_block = 64 * ring.groups
-    rows = batch * heads * queries
-    return ring.groups > 2 and rows >= _MANY_BLOCKS * of_a_block * processors(query.device)
+    rows, of_a_block = batch * heads * queries, 64 * ring.groups
+    return ring.outruns and rows >= _MANY_BLOCKS * of_a_block * processors(query.device)
 
 
 @on_its_device

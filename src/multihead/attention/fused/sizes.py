@@ -34,6 +34,7 @@ class Ring(NamedTuple):
     laps: bool = False  # whether there is room for the next queries too
     sweep: tuple[int, int] = (64, 2)  # rows and stages of a program that sweeps
     groups: int = 2  # of four warps that compute, 64 rows each: two, or three of fewer registers
+    outruns: bool = False  # cuDNN's kernel, where there are rows enough to share out
 
 
 # By width, and whether each row sees about half of the keys.
@@ -47,9 +48,9 @@ _FORWARD = {
 }
 # Widths of which Hopper has kernels of its own. Keys of wide heads had better serve more rows.
 _RINGS = {
-    32: Ring(128, 4, laps=True, groups=3),
-    64: Ring(128, 3, turns=(False, True), laps=True, groups=3),
-    128: Ring(128, 3, sweep=(128, 2)),
+    32: Ring(128, 4, laps=True, groups=3, outruns=True),
+    64: Ring(128, 3, turns=(False, True), laps=True, groups=3, outruns=True),
+    128: Ring(128, 3, sweep=(128, 2), outruns=True),
     256: Ring(32, 4),
 }
 _SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
