@@ -55,6 +55,12 @@ for width in WIDTHS:
     WIDE[f"square, {width} wide"] = square
     WIDE[f"square, causal, {width} wide"] = {"mask": mh.causal(), **square}
     WIDE[f"square, grouped, {width} wide"] = {"mask": mh.causal(), **square, "kv_heads": 2}
+# Of a block's groups of rows one ends where a tile begins, and some have no rows at all.
+WIDE["ahead by one, 64 wide"] = {"mask": mh.causal(), "offset": 1, "queries": 300, "keys": 333,
+                                 "dim": 64, "value_dim": 64}  # fmt: skip
+for name, mask in (("full", None), ("causal", mh.causal())):
+    WIDE[f"100 rows, {name}, 64 wide"] = {"mask": mask, "queries": 100, "keys": 1000, "dim": 64,
+                                          "value_dim": 64}  # fmt: skip
 WIDE["not as wide as a tile"] = {"mask": mh.causal(), "queries": 300, "keys": 300, "dim": 72,
                                  "value_dim": 104}  # fmt: skip
 if torch.cuda.is_available():
@@ -76,6 +82,13 @@ def problem(name: str, dtype: torch.dtype = torch.float16, device: str = DEVICE)
     moved = {n: t.to(device) if isinstance(t, torch.Tensor) else t for n, t in asked.items()}
     tensors = zoo.tensors(3, dtype, **{**small, **given})
     return zoo.ask(*(t.to(device) for t in tensors), **moved)
+
+
+def poisoned(tensor: torch.Tensor, *size, dtype: torch.dtype | None = None, **_) -> torch.Tensor:
+    """`Tensor.new_empty` whose memory was somebody's: what nobody writes shows in what is told."""
+    size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    made = torch.full((*size,), 77, dtype=dtype or tensor.dtype, device=tensor.device)
+    return made.fill_(torch.nan) if made.is_floating_point() else made
 
 
 def grad_of(p: Problem) -> torch.Tensor:

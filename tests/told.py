@@ -46,7 +46,7 @@ def assert_swept(p, statistics=SWEPT) -> None:
 
 def assert_a_nan_stays_in_its_row(p) -> None:
     """In out and in what is told; whatever the others are, they are the same bits."""
-    asked = tuple(map(find, ("entropy", "distance", "peak")))
+    asked = tuple(map(find, ("entropy", "distance", "peak", "max_score")))
     whole = look(p, asked, "fused")
     query, row = p.query.clone(), p.query.shape[2] // 3
     query[0, 1, row, 3] = torch.nan

@@ -65,17 +65,25 @@ def test_a_plain_question_goes_to_pytorch(on):
     assert chosen(5000, 77) == "sdpa"  # few keys: its kernel is the faster
 
 
-@pytest.mark.parametrize(("dim", "batch"), [(32, 13), (64, 13), (128, 9)])
+@pytest.mark.parametrize(("dim", "batch"), [(32, 12), (64, 12), (128, 8)])
 def test_many_rows_go_to_our_kernels(on, dim, batch):
-    """Of four heads, 4,096 rows each: eight blocks of 192 rows or 128 a multiprocessor."""
+    """Of four heads, 4,224 rows each: eight blocks of 192 rows or 128 a multiprocessor."""
     on(9, 0)
     many = {"dim": dim, "batch": batch}
-    assert chosen(4096, 4096, **many) == chosen(4096, 4096, mh.causal(), **many) == "fused"
+    assert chosen(4224, 4224, **many) == chosen(4224, 4224, mh.causal(), **many) == "fused"
     for other in ({"batch": batch - 1}, {"grad": True}, {"dim": 48}, {"dim": 256}):
-        assert chosen(4096, 4096, **many | other) == "sdpa", other
-    assert chosen(4096, 2944, **many) == chosen(2944, 4096, **many) == "sdpa"
+        assert chosen(4224, 4224, **many | other) == "sdpa", other
+    assert chosen(4224, 2944, **many) == chosen(2944, 4224, **many) == "sdpa"
     on(10, 0)
-    assert chosen(4096, 4096, **many) == "sdpa"
+    assert chosen(4224, 4224, **many) == "sdpa"
+
+
+def test_gpus_of_another_maker_have_kernels_whatever_their_number(on, monkeypatch):
+    on(7, 5)
+    assert fused._machine(torch.device("cuda:0")) is not None
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    on(7, 5)
+    assert fused._machine(torch.device("cuda:0")) is None
 
 
 def test_wide_heads_go_to_pytorch_where_cudnn_takes_them(on, monkeypatch):

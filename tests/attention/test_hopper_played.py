@@ -9,7 +9,7 @@ if torch.cuda.is_available():  # and perhaps no greenlet
 import hopper_events
 import hopper_played
 import zoo
-from kernels import WIDE, grad_of, problem
+from kernels import WIDE, grad_of, poisoned, problem
 from oracle import assert_by_the_rule
 from told import assert_a_nan_stays_in_its_row, assert_swept, assert_told
 from triton.runtime.errors import InterpreterError
@@ -25,6 +25,11 @@ from multihead.observation.fused import cells, columns
 KINDS = ("causal", "ahead", "causal lengths", "softcap, sinks", "square", "square, grouped")
 FEW = [n for n in WIDE if "64 wide" in n or n.rpartition(",")[0] in KINDS or "wide" not in n]
 EVERYTHING = Asked(entropy=True, distance=True, peak=True, peak_key=True, masses=(Band(length=5),))
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 @pytest.fixture
@@ -102,6 +107,7 @@ SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them
     "cells of a quarter tile, causal": {"sizes": (256, 16, 64), "mask": mh.causal()},
     "cells of a quarter tile, window": {"sizes": (256, 16, 64), "mask": mh.window(77)},
     "one cell": {"sizes": (192, 1, 64)},
+    "cells of a tile and a half": {"sizes": (384, 2, 64)},
     "one cell, causal": {"sizes": (192, 1, 64), "mask": mh.causal()},
     "one cell, window": {"sizes": (192, 1, 64), "mask": mh.window(77)},
     "cells of two tiles": {"sizes": (256, 2, 128), "mask": mh.causal()},
@@ -113,6 +119,8 @@ SWEPT: dict[str, dict] = {  # tokens, cells and width; and what is asked of them
     "lengths": {"sizes": (128, 2, 128), "mask": mh.padding([0, 77])},
     "causal lengths, sinks": {"sizes": (128, 4, 256), "mask": mh.causal() & mh.padding([100, 41]),
                               "sinks": torch.tensor([0.5, -1.0, 0.0, 2.0])},
+    "windows that begin after the last key": {
+        "sizes": (512, 4, 128), "mask": mh.causal() & mh.window(64) & mh.padding([512, 100])},
     "offsets": {"sizes": (192, 6, 64), "mask": mh.causal(), "offset": torch.tensor([40, -70])},
     "ahead, offset": {"sizes": (128, 8, 128), "mask": mh.window(33), "offset": 25, "softcap": 3.0},
 }  # fmt: skip
@@ -134,13 +142,30 @@ def test_swept(name, monkeypatch, launched):
 
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("laps", [False, True])
-@pytest.mark.parametrize(("keys", "stages"), [(32, 2), (64, 3)])
-def test_rings_of_every_kind(keys, stages, laps, turns, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "keys", "stages"),
+    [("square, 64 wide", 32, 2), ("square, causal, 64 wide", 32, 2), ("square, 64 wide", 64, 3)],
+)
+def test_rings_of_every_kind(name, keys, stages, laps, turns, monkeypatch):
     hopper_played.play(monkeypatch, seed=stages)
     monkeypatch.setitem(sizes._RINGS, 64, Ring(keys, stages, (turns, turns), laps))
-    p = problem("square, 64 wide")
+    p = problem(name)
     seen = assert_told(p, ("entropy", "distance", mh.mass(mh.prefix(20))))
     assert_by_the_rule(p, {"out": seen.out}, grad_of(p))
+
+
+THREE = [f"{kind}, 64 wide" for kind in KINDS if "softcap" not in kind]
+THREE += ["ahead by one, 64 wide", "100 rows, full, 64 wide", "100 rows, causal, 64 wide"]
+
+
+@pytest.mark.parametrize("looking", [False, True])
+@pytest.mark.parametrize("name", THREE)
+def test_three_groups(name, looking, monkeypatch):
+    """In turns where they look, and not where they do not."""
+    hopper_played.play(monkeypatch, seed=len(name))
+    more = ("entropy", "distance", mh.mass(mh.prefix(5))) if looking else ()
+    p = problem(name)
+    assert_by_the_rule(p, {"out": assert_told(p, ("peak", *more)).out}, grad_of(p))
 
 
 @pytest.mark.parametrize("name", [f"{kind}, 64 wide" for kind in KINDS])

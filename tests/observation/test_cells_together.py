@@ -11,7 +11,8 @@ FAR = 1 << 30
 BANDS = {  # left, right, length, offset
     "full": (FAR, FAR, FAR, 0), "causal": (FAR, 0, FAR, 0), "window": (70, 70, FAR, 0),
     "causal window": (40, 0, FAR, 0), "ahead": (FAR, 0, FAR, 100), "before all keys": (FAR, 0, FAR, -90),
-    "few keys": (FAR, FAR, 77, 0), "no keys": (FAR, 0, 0, 0),
+    "few keys": (FAR, FAR, 77, 0), "window, few keys": (30, 30, 50, 0),
+    "causal window, few keys": (40, 0, 60, 0), "no keys": (FAR, 0, 0, 0),
 }  # fmt: skip
 TOKENS, ROWS, KEYS, PART = 256, 64, 64, 16
 

@@ -6,7 +6,7 @@ On a GPU, and without one under Triton's interpreter.
 import pytest
 import torch
 import zoo
-from kernels import CASES, DEVICE, problem
+from kernels import CASES, DEVICE, poisoned, problem
 from told import SWEPT, assert_close, assert_swept, assert_told, moved, view_of
 from whole_map import close
 
@@ -21,6 +21,11 @@ FEW = ("all keys", "three heads to one", "causal window", "ahead", "causal lengt
        "softcap, sinks", "odd widths", "one query", "logits beyond 100")  # fmt: skip
 EVERY_KIND = CASES if DEVICE == "cuda" else FEW
 MORE = 4 if DEVICE == "cuda" else 1  # tiles are so much larger there
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,11 +46,22 @@ def test_the_largest_score_far_below_a_sink(queries):
     assert not seen.found["max_score"][1].any()
 
 
+@pytest.mark.parametrize("queries", [23, 1])
+def test_a_sink_beyond_all_numbers_takes_everything(queries):
+    sizes = {"queries": queries, "keys": 150, "dim": 16, "value_dim": 16}
+    tensors = zoo.tensors(1, torch.float16, **sizes)
+    sinks = torch.full((tensors[0].shape[1],), 3e38)
+    p = zoo.ask(*(t.to(DEVICE) for t in tensors), sinks=sinks.to(DEVICE))
+    seen = assert_told(p, ("entropy", "distance", "peak", "max_score"))
+    assert not seen.out.any()
+    assert (seen.lse > 1e29).all()
+
+
 @pytest.mark.parametrize("keys", [1, 5, 128, 200] if DEVICE == "cuda" else [5])
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_what_the_first_keys_have(name, keys):
     """Asked alone it has a way of its own, where the first keys fit into a tile."""
-    assert_told(problem(name), (mh.mass(mh.prefix(keys)), "entropy"))
+    assert_told(problem(name), (mh.mass(mh.prefix(keys)), "entropy", "distance", "peak"))
 
 
 @pytest.mark.parametrize("name", EVERY_KIND)

@@ -161,6 +161,7 @@ def tell(
     """Write what was asked of each row; give back its output and lse (to base 2, 0 if dead)."""
     total, peak = weight, 1.0
     if SINKS:  # one more key, with nothing to say
+        sink = tl.where(sink > -NEVER, -NEVER, sink)  # more is NaN
         higher = tl.maximum(m, sink)
         fade = tl.exp2(m - higher)
         ex = fade * (ex + (m - higher) * weight)

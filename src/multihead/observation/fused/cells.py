@@ -185,7 +185,8 @@ def together_kernel(
         for part in tl.range(0, parts):
             first = (cell_row * parts + part) * PART // ROWS * ROWS
             low, high = tiles_of_rows(first, left, right, length, offset, queries, ROWS, KEYS)
-            written = (cell < cells) & ((cell + 1) * WIDTH > low) & (cell * WIDTH < high)
+            end = tl.where(low < high, high, 0)  # rows that see nothing wrote nothing
+            written = (cell < cells) & ((cell + 1) * WIDTH > low) & (cell * WIDTH < end)
             at = parts_at + (row * parts + part) * cells + cell
             total += tl.load(at, mask=written, other=0.0)
             largest = tl.maximum(largest, tl.load(at + beyond, mask=written, other=0.0))
