@@ -1,6 +1,7 @@
-"""Every kernel that is nobody's own, compiled for a GPU that is not here, by the launches as they are.
+"""Every kernel that is nobody's own, or norms, compiled for a GPU that is not here, by their launches.
 
     python tests/compiled_elsewhere.py cuda:120 64 128 256
+    python tests/compiled_elsewhere.py cuda:90 norms
 
 prints, of each compiled kernel, its name and what it takes of a multiprocessor: bytes of shared
 memory, and columns of tensor memory (on GPUs that have one). In a process of its own, which takes
@@ -74,8 +75,22 @@ def compile_everything(widths: list[int]) -> None:
             launch.forward(question(dim, queries, 30_000), everything)
 
 
+def compile_norms() -> None:
+    """Of values beside W_O: a recording's, on a Hopper."""
+    from multihead.attention.fused import again
+    from multihead.recording.kernels import norms
+
+    again._BY_TRITON = True
+    for one in (torch.bfloat16, torch.float16, torch.float32):
+        for other in (one, torch.float32):  # under autocast W_O stays as it is
+            norms(torch.zeros(1, 2, 700, 128, dtype=one), torch.zeros(512, 256, dtype=other).T)
+
+
 if __name__ == "__main__":
     backend, _, which = sys.argv[1].partition(":")
     number = int(which) if backend == "cuda" else which
     pretend(GPUTarget(backend, number, 64 if which.startswith("gfx9") else 32))
-    compile_everything([int(width) for width in sys.argv[2:]])
+    if sys.argv[2:] == ["norms"]:
+        compile_norms()
+    else:
+        compile_everything([int(width) for width in sys.argv[2:]])

@@ -15,6 +15,17 @@ EVERY = {
 }  # fmt: skip
 
 
+def compiled(*asked, cache) -> list[list[str]]:
+    """Of each kernel its name, and what it takes."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *asked], env=environment | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [line.split() for line in done.stdout.splitlines()]
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("target", "room", "columns"),
@@ -27,13 +38,13 @@ EVERY = {
 )
 def test_every_kernel_finds_room(target, room, columns, tmp_path):
     """Bytes of shared memory that a program may have, and columns of tensor memory."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, target, "128", "256"],
-        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = [line.split() for line in done.stdout.splitlines()]
+    told = compiled(target, "128", "256", cache=tmp_path)
     assert {name for name, _, _ in told} == EVERY
     assert [line for line in told if int(line[1]) > room or int(line[2]) > columns] == []
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+def test_norms_find_room_on_a_hopper(tmp_path):
+    told = compiled("cuda:90", "norms", cache=tmp_path)
+    assert len(told) == 6
+    assert max(int(shared) for _, shared, _ in told) <= 232_448

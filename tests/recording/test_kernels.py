@@ -19,7 +19,7 @@ def test_losses_of_rows(words):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("dim", "group"), [(16, 1), (13, 3), (64, 2)])
+@pytest.mark.parametrize(("dim", "group"), [(16, 1), (13, 3), (64, 2), (128, 1)])
 def test_norms_of_what_a_key_moves(dim, group, dtype):
     if dtype is torch.bfloat16 and DEVICE == "cpu":
         pytest.skip("Triton's interpreter multiplies no bfloat16")

@@ -157,14 +157,16 @@ def norms(value: Tensor, weight: Tensor) -> Tensor | None:
     """
     batch, kv_heads, tokens, dim = value.shape
     heads = weight.shape[0] // dim
-    # A tile takes up to 160 KB of a multiprocessor, and AMD's compiler has no such product.
+    # Tiles take up to 192 KB of a multiprocessor, and AMD's compiler has no such product.
     no_room = value.is_cuda and not is_hopper(value.device)
     if no_room or dim > _WIDEST or value.stride(-1) != 1:
         return None
     found = value.new_empty(batch, heads, tokens, dtype=torch.float32)
     share = _ROWS * blocks(tokens, _ROWS * max(1, _PROGRAMS // (heads * batch)))
+    stages = 2 if dim > 64 and weight.element_size() == 4 else 3
     launch(
-        _norms_kernel, (blocks(tokens, share), heads, batch), {"num_warps": 4 if dim <= 64 else 8},
+        _norms_kernel, (blocks(tokens, share), heads, batch),
+        {"num_warps": 4 if dim <= 64 else 8, "num_stages": stages},
         value, weight, found, *value.stride()[:3], *weight.stride(), heads, heads // kv_heads,
         tokens, share, dim, weight.shape[1], ROWS=_ROWS, DIM=width(dim),
         AT_ONCE=128,

@@ -52,7 +52,7 @@ def nothing_yet(ROWS: tl.constexpr, VALUE_DIM: tl.constexpr):
 
 @triton.jit
 def walk_of(first, last, left, right, length, SIDES: tl.constexpr, KEYS: tl.constexpr):
-    """low, plain_low, plain_high (see `keys_of`), cross_low, crossing, before, after, high.
+    """low, plain_low, plain_high (see `keys_of`), cross_low, crossing, before, after.
 
     With SIDES the plain tiles from cross_low on, as many keys as `crossing`, lie on the diagonal:
     a distance there has no one sign, so they go with those that are looked at with care.
@@ -65,7 +65,7 @@ def walk_of(first, last, left, right, length, SIDES: tl.constexpr, KEYS: tl.cons
         cross_high = tl.minimum(up(tl.maximum(last + 1, 0), KEYS), plain_high)
         crossing = tl.maximum(cross_high, cross_low) - cross_low
     before, after = careful_tiles(low, plain_low, plain_high, high, KEYS)
-    return low, plain_low, plain_high, cross_low, crossing, before, after, high
+    return low, plain_low, plain_high, cross_low, crossing, before, after
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def tiles_of_walk(walk, KEYS: tl.constexpr):
 @triton.jit
 def start_of(tile, walk, careful, KEYS: tl.constexpr):
     """Where a tile starts, in one order of all: those that are looked at with care come first."""
-    low, plain_low, plain_high, cross_low, crossing, before, _, _ = walk
+    low, plain_low, plain_high, cross_low, crossing, before, _ = walk
     reached = tile * KEYS
     at = tl.where(reached >= before, cross_low + reached - before, low + reached)
     at = tl.where(reached >= before + crossing, plain_high + reached - before - crossing, at)
@@ -206,7 +206,7 @@ def forward_kernel(
     place = rows + offset
     first = block * ROWS + offset
     last = tl.minimum(block * ROWS + ROWS, queries) - 1 + offset
-    low, plain_low, plain_high, cross_low, crossing, before, after, _ = walk_of(
+    low, plain_low, plain_high, cross_low, crossing, before, after = walk_of(
         first, last, left, right, length, DISTANCE and not ONE_SIDED, KEYS
     )
     q = load_rows(q_at, batch, head, block * ROWS, ROWS, DIM)

@@ -181,7 +181,7 @@ def _compute(
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=(*NUMBERS, *WORKS))
+@gluon.jit(do_not_specialize=(*NUMBERS, *WORKS, "prefix"))
 def hopper_kernel(
     q_at, k_at, v_at, out_at, lse_at, entropy_at, distance_at, peak_at, peak_key_at, first_at,
     sinks_at, lengths_at, offsets_at, works, across, by, by_shift, by_heads, by_heads_shift, prefix,

@@ -81,7 +81,7 @@ def pass_over(
 
 @gluon.jit
 def leave(lap, group, bars, LAPS: gl.constexpr, GROUPS: gl.constexpr):
-    """What the last block stored has left the room of its queries by now."""
+    """Waits until what the last block stored has left the room of its queries, and frees that."""
     if lap > 0:
         tma.store_wait(0)
         mbarrier.arrive(bars[4].index(room_of(lap - 1, group, LAPS, GROUPS)[0]))

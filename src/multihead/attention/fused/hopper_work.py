@@ -35,7 +35,9 @@ def shared_out(
 
 
 def divider(by: int) -> tuple[int, int]:
-    """What `divided` takes: ⌈2³¹⁺ˢ / by⌉ of s bits more than 31, less 2³², and s.
+    """What `divided` takes: ⌈2³¹⁺ˢ / by⌉ and s, so large that the first has all of its 32 bits.
+
+    They are told as a number of 32 bits with a sign.
 
     >>> divider(12)
     (-1431655765, 4)
@@ -47,7 +49,8 @@ def divider(by: int) -> tuple[int, int]:
 @triton.jit
 def divided(number, divider):
     """number // by, for numbers below 2³⁰, which are more blocks than any memory has."""
-    return tl.umulhi(2 * number, divider[0]) >> divider[1]
+    twice, by = (2 * number).to(tl.uint32, bitcast=True), divider[0].to(tl.uint32, bitcast=True)
+    return (tl.umulhi(twice, by) >> divider[1]).to(tl.int32, bitcast=True)
 
 
 @triton.jit
@@ -89,16 +92,14 @@ def work_of(
     """
     _, heads, _, queries, keys, left, right, length, offset, _, _, _, across, by, by_heads = numbers
     rows = 64 * GROUPS
-    batch = 0
-    work = tl.program_id(0)
+    work, batch = tl.program_id(0), tl.program_id(1)
     if LAPS:
         work = lap * tl.num_programs(0) + _place(lap)
-    else:
-        batch = tl.program_id(1)
-    head = divided(work, by)
-    block = work - head * across
+    slow = divided(work, by)
+    quick = work - slow * across
+    head, block = slow, quick
     if ONE_SIDED:
-        head, block = block, tl.cdiv(queries, rows) - 1 - head
+        head, block = quick, tl.cdiv(queries, rows) - 1 - slow
     if LAPS:
         batch = divided(head, by_heads)
         head -= batch * heads

@@ -18,7 +18,6 @@ from .masses import masses_kernel
 from .question import Asked, Pulls, Question, Told
 from .sizes import (
     Ring,
-    Sizes,
     backward_sizes,
     decode_sizes,
     forward_sizes,
@@ -66,18 +65,18 @@ def outruns(query: Tensor, ring: Ring) -> bool:
 
 
 @on_its_device
-def forward(question: Question, asked: Asked, tile: Sizes | None = None) -> Told:
+def forward(question: Question, asked: Asked) -> Told:
     """out, lse and what was asked, by whichever kernel fits."""
-    if tile is None and decodes(question.query, question.key):
+    if decodes(question.query, question.key):
         return _decode(question, asked)
     q, k, v = (plain(t) for t in question.tensors)
     batch, heads, queries, dim = q.shape
     dims, value_dims = width(dim), width(v.shape[3])
     ring = ring_of(q.device, dims) if dims == value_dims else None
-    if tile is None and ring is not None:
+    if ring is not None:
         return _on_hopper(question._replace(query=q, key=k, value=v), asked, ring)
     band = question.band
-    rows, keys, warps, stages = tile or forward_sizes(
+    rows, keys, warps, stages = forward_sizes(
         q.device, max(dims, value_dims), causal=band.right <= 0
     )
     out = empty_like_rows(q, heads, queries, v.shape[3])
@@ -97,17 +96,17 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     from .hopper import hopper_kernel
     from .hopper_work import shared_out
 
-    if question.softcap is not None or asked.peak_key:  # for these three groups lack registers
-        ring = ring._replace(groups=2, turns=(False, False)) if ring.groups > 2 else ring
     q, k, v = question.tensors
     batch, heads, queries, dim = q.shape
-    dims, sinks = width(dim), question.sinks
+    dims, sinks, unbounded = width(dim), question.sinks, question.band.left == FAR
     # The first keys lie in one tile, which the kernel looks at once more; other bands need a walk.
     first = asked.masses[0] if len(asked.masses) == 1 else Band()
-    in_sight = first.length <= ring.keys and (first.left, first.right) == (FAR, FAR)
-    first_keys = 0 if not in_sight else 8 if first.length <= 8 else ring.keys  # that are looked at
+    in_a_tile = first.length <= ring.keys and (first.left, first.right) == (FAR, FAR)
+    first_keys = 0 if not in_a_tile else 8 if first.length <= 8 else ring.keys  # that are looked at
+    if question.softcap is not None or asked.peak_key or first_keys > 8 or not unbounded:
+        ring = ring.with_registers()
     out = empty_like_rows(q, heads, queries, v.shape[3])
-    told = Told.empty(out, asked if in_sight else asked._replace(masses=()))
+    told = Told.empty(out, asked if in_a_tile else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
     one_sided = question.band.right <= 0
@@ -123,10 +122,10 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
         *(tiles_of(t, n, dims) for t, n in ((q, 64), (k, ring.keys), (v, ring.keys), (out, 64))),
         *pointers, **pointers_of(question, told.lse),
         **works, prefix=first.length, FIRST_KEYS=first_keys, SINKS=sinks is not None, **asked.flags,
-        ONE_SIDED=one_sided, UNBOUNDED=question.band.left == FAR, KEYS=ring.keys, DIM=dims,
-        STAGES=ring.stages, TURNS=ring.turns[asked.by_tile], LAPS=laps, GROUPS=ring.groups,
+        ONE_SIDED=one_sided, UNBOUNDED=unbounded, KEYS=ring.keys, DIM=dims, STAGES=ring.stages,
+        TURNS=ring.turns if asked.by_tile else ring.plain_turns, LAPS=laps, GROUPS=ring.groups,
     )  # fmt: skip
-    if in_sight or not asked.masses:
+    if in_a_tile or not asked.masses:
         return told
     return told._replace(masses=masses(question, told.lse, asked.masses))
 

@@ -87,7 +87,7 @@ class Asked(NamedTuple):
     @property
     def by_tile(self) -> bool:
         """Whether something is added up at every tile: peaks and masses are told in the end."""
-        return self.entropy or self.distance or self.peak_key
+        return self.entropy or self.distance
 
 
 class Told(NamedTuple):

@@ -30,11 +30,16 @@ class Ring(NamedTuple):
 
     keys: int  # of a tile: registers hold its scores beside what a row carries
     stages: int
-    turns: tuple[bool, bool] = (True, True)  # at the tensor cores: where nobody looks, and else
+    turns: bool = True  # whether groups of warps take turns at the tensor cores,
+    plain_turns: bool = True  # and where nobody looks
     laps: bool = False  # whether there is room for the next queries too
     sweep: tuple[int, int] = (64, 2)  # rows and stages of a program that sweeps
     groups: int = 2  # of four warps that compute, 64 rows each: two, or three of fewer registers
     outruns: bool = False  # cuDNN's kernel, where there are rows enough to share out
+
+    def with_registers(self) -> Ring:
+        """The same by two groups, whose threads have more of them."""
+        return self if self.groups == 2 else self._replace(groups=2, turns=False, plain_turns=False)
 
 
 # By width, and whether each row sees about half of the keys.
@@ -49,11 +54,11 @@ _FORWARD = {
 # Widths of which Hopper has kernels of its own. Keys of wide heads had better serve more rows.
 _RINGS = {
     32: Ring(128, 4, laps=True, groups=3, outruns=True),
-    64: Ring(128, 3, turns=(False, True), laps=True, groups=3, outruns=True),
+    64: Ring(128, 3, plain_turns=False, laps=True, groups=3, outruns=True),
     128: Ring(128, 3, sweep=(128, 2), outruns=True),
     256: Ring(32, 4),
 }
-_SWEEP = {64: Sizes(64, 128, 4, 3), 128: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}
+_SWEEP = {64: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}  # of widths that have no ring
 _BACKWARD = {
     64: Sizes(64, 64, 4, 3),
     128: Sizes(64, 64, 4, 2),
@@ -101,8 +106,9 @@ def sweep_sizes(device: torch.device, dim: int) -> Sizes:
 
 def cell_stages(dim: int) -> int:
     """Of tiles as large as cells may be: fewer of them find room on an AMD GPU (64 KB)."""
-    stages = 3 if dim <= 128 else 2
-    return max(1, stages - 1) if torch.version.hip and dim > 64 else stages
+    if dim <= 128:
+        return 3
+    return 1 if torch.version.hip else 2
 
 
 def backward_sizes(device: torch.device, dim: int) -> Sizes:

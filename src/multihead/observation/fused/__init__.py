@@ -65,9 +65,8 @@ def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "
     Who asks the same again and again plans once.
     """
     plan = asked if isinstance(asked, Plan) else plan_of(asked)
-    tells = (
-        plan.wanted or in_a_graph() is not None
-    )  # which may pull at lse: cuDNN's has no gradient
+    # A graph may pull at lse, and cuDNN's has no gradient.
+    tells = plan.wanted or in_a_graph() is not None
     if backend == "auto" and tells and fused.hesitates(problem) is None:
         used = "fused"  # where there is something to tell it costs least
     else:
@@ -84,7 +83,8 @@ def look(problem: Problem, asked: tuple[Statistic, ...] | Plan, backend: str = "
             # A sink may stand so far above all scores that their weights, by which they are known,
             # are 0: they are asked once more without it.
             alone = dataclasses.replace(problem, sinks=None)
-            sinkless = fused.look(alone, Asked(peak=True))
+            with torch.no_grad():
+                sinkless = fused.look(alone, Asked(peak=True))
     places = {mass.key: place for place, mass in enumerate(plan.masses)}
     found = {s.key: _one(s, told, sinkless, places) for s in plan.told_of}
     return Looked(used, told.out, told.lse, found)
@@ -100,7 +100,7 @@ def _one(statistic: Statistic, told: Told, sinkless: Told, places: dict[str, int
             return told.masses[places[statistic.key]]
         case MaxScore():  # lse + ln peak; a row that sees nothing has none
             assert sinkless.peak is not None
-            lse = sinkless.lse.detach()
+            lse = sinkless.lse.detach()  # a row that sees nothing has no largest score
             return torch.where(lse == -torch.inf, 0.0, lse + sinkless.peak.log())
     return getattr(told, statistic.key)
 
