@@ -22,6 +22,18 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "xdist_group: tests of one worker, in --dist loadgroup")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one problem share the kernels that a GPU compiles for it."""
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        if isinstance(name, str):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder to train in, with the settings of a model of a moment."""

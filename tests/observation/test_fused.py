@@ -57,7 +57,7 @@ def test_a_sink_beyond_all_numbers_takes_everything(queries):
     assert (seen.lse > 1e29).all()
 
 
-@pytest.mark.parametrize("keys", [1, 5, 128, 200] if DEVICE == "cuda" else [5])
+@pytest.mark.parametrize("keys", [5, 100, 200] if DEVICE == "cuda" else [5])
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_what_the_first_keys_have(name, keys):
     """Asked alone it has a way of its own, where the first keys fit into a tile."""
