@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 import zoo
 
@@ -11,6 +13,8 @@ from multihead.attention import Problem
 # The interpreter multiplies the bits of bfloat16 as whole numbers.
 DTYPES = (torch.float16, torch.bfloat16) if torch.cuda.is_available() else (torch.float16,)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # without one conftest.py sees to it
+if DEVICE == "cpu" and importlib.util.find_spec("triton"):
+    importlib.import_module("quick_interpreter").quicken()
 
 
 # Each is a problem of its own kind: tiles are 16 × 16 under the interpreter, so that these have
