@@ -58,7 +58,7 @@ _RINGS = {
     128: Ring(128, 3, sweep=(128, 2), outruns=True),
     256: Ring(32, 4),
 }
-_SWEEP = {64: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}  # of widths that have no ring
+_SWEEP = {64: Sizes(64, 128, 4, 3), 256: Sizes(64, 64, 4, 2)}  # where Hopper has none of its own
 _BACKWARD = {
     64: Sizes(64, 64, 4, 3),
     128: Sizes(64, 64, 4, 2),

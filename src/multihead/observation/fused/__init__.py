@@ -100,7 +100,7 @@ def _one(statistic: Statistic, told: Told, sinkless: Told, places: dict[str, int
             return told.masses[places[statistic.key]]
         case MaxScore():  # lse + ln peak; a row that sees nothing has none
             assert sinkless.peak is not None
-            lse = sinkless.lse.detach()  # a row that sees nothing has no largest score
+            lse = sinkless.lse.detach()
             return torch.where(lse == -torch.inf, 0.0, lse + sinkless.peak.log())
     return getattr(told, statistic.key)
 
