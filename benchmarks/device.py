@@ -85,8 +85,12 @@ def mask_of(causal: bool) -> mh.masks.Mask | None:
 
 
 def problem(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Problem:
-    return pose(q, k, v, mask=mask_of(causal), bias=None, scale=None, softcap=None, sinks=None,
-                dropout=0.0, offset=None)  # fmt: skip
+    return posed(q, k, v, mask_of(causal))
+
+
+def posed(q: Tensor, k: Tensor, v: Tensor, mask: mh.masks.Mask | None) -> Problem:
+    return pose(q, k, v, mask=mask, bias=None, scale=None, softcap=None, sinks=None, dropout=0.0,
+                offset=None)  # fmt: skip
 
 
 def with_backward(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from device import OBSERVING, Calls, drawn, timed
+from device import OBSERVING, Calls, drawn, posed, timed
 from triton.runtime.errors import OutOfResources
 
 import multihead as mh
-from multihead.attention import fused, pose
+from multihead.attention import fused
 from multihead.attention.band import Band
 from multihead.attention.fused import sizes
 from multihead.attention.fused.launch import masses
@@ -91,8 +91,7 @@ def main() -> None:
             q, k, v = drawn(batch, heads, tokens, width)
             where = f"{batch} × {heads} × {tokens:,}, {width} wide"
             for name, mask in MASKS.items():
-                p = pose(q, k, v, mask=mask, bias=None, scale=None, softcap=None, sinks=None,
-                         dropout=0.0, offset=None)  # fmt: skip
+                p = posed(q, k, v, mask)
                 for what, asked in ASKED.items():
                     calls = forwards(width, lambda p=p, asked=asked: fused.look(p, asked))
                     told(f"{where}, {name}, {what}", calls)
