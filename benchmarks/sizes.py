@@ -81,7 +81,8 @@ def told(title: str, calls: Calls) -> None:
         except (OutOfResources, RuntimeError) as error:
             print(f"{title}: {name}: – ({str(error).splitlines()[0][:60]})", flush=True)
     found = timed(known)
-    shown = (f"{n} {t:.3f} ({t / found['table']:.3f})" for n, t in found.items())
+    table = found.get("table", float("nan"))
+    shown = (f"{n} {t:.3f} ({t / table:.3f})" for n, t in found.items())
     print(f"{title}: {'; '.join(shown)}", flush=True)
 
 

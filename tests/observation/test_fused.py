@@ -55,6 +55,10 @@ def test_a_sink_beyond_all_numbers_takes_everything(queries):
     seen = assert_told(p, ("entropy", "distance", "peak", "max_score"))
     assert not seen.out.any()
     assert (seen.lse > 1e29).all()
+    leaves = [t.to(DEVICE).requires_grad_() for t in (*tensors, sinks)]
+    seen = mh.observe(*leaves[:3], sinks=leaves[3], stats=("entropy",), backend="fused")
+    for gradient in torch.autograd.grad(seen.out.sum() + seen.entropy.sum(), leaves):
+        assert (gradient == 0).all()
 
 
 @pytest.mark.parametrize("keys", [5, 100, 200] if DEVICE == "cuda" else [5])

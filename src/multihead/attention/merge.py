@@ -41,8 +41,8 @@ def sinks_gradient(sinks: Tensor, lse: Tensor, pull: Tensor) -> Float[Tensor, "h
 
 
 def sinks_weight(sinks: Tensor, lse: Tensor) -> Float[Tensor, "batch heads query"]:
-    """What a sink takes of each row: exp(sink − lse)."""
-    return _share(sinks.to(lse.dtype)[:, None].expand_as(lse), lse)
+    """What a sink takes of each row: exp(sink − lse), all of it where lse has fewer digits."""
+    return _share(sinks.to(lse.dtype)[:, None].expand_as(lse), lse).clamp(max=1.0)
 
 
 def awake(lse: Tensor) -> Tensor:
