@@ -36,16 +36,16 @@ SWEEPS = [(64, 2), (64, 3), (128, 2), (128, 3)]  # rows and stages
 
 def by(ring: Ring, width: int, call: Callable[[], object], *, strict: bool = False) -> Callable:
     """A call with that row in the table; `strict`: as many groups, registers or not."""
-    given = Ring.with_registers
+    given = Ring.by_two
 
     def run() -> None:
         was = sizes._RINGS[width]
         sizes._RINGS[width] = ring
-        Ring.with_registers = (lambda ring: ring) if strict else given
+        Ring.by_two = (lambda ring: ring) if strict else given
         try:
             call()
         finally:
-            sizes._RINGS[width], Ring.with_registers = was, given
+            sizes._RINGS[width], Ring.by_two = was, given
 
     return run
 

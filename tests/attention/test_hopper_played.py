@@ -17,7 +17,7 @@ from triton.runtime.errors import InterpreterError
 import multihead as mh
 from multihead.attention import fused
 from multihead.attention.band import Band
-from multihead.attention.fused import Asked, launch, sizes
+from multihead.attention.fused import Asked, hopper_work, launch, sizes
 from multihead.attention.fused.sizes import Ring
 from multihead.observation.fused import cells, columns
 
@@ -164,6 +164,7 @@ def test_three_groups(name, looking, monkeypatch):
     """In turns where they look, and not where they do not."""
     assert sizes._RINGS[64].groups == 3
     hopper_played.play(monkeypatch, seed=len(name))
+    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
     more = ("entropy", "distance", mh.mass(mh.prefix(5))) if looking else ()
     p = problem(name)
     assert_by_the_rule(p, {"out": assert_told(p, ("peak", *more)).out}, grad_of(p))
@@ -181,10 +182,30 @@ def test_three_groups(name, looking, monkeypatch):
 def test_three_groups_where_their_registers_suffice(groups, name, asked, monkeypatch):
     taken = []
     hopper_played.play(monkeypatch)
+    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
     monkeypatch.setattr(launch, "launch", lambda *_, **named: taken.append(named["GROUPS"]))
     for width in (32, 64):
         fused.look(problem(f"{name}, {width} wide"), asked)
     assert taken == [groups] * 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "queries", "keys", "mask"),
+    [
+        (3, 4096, 4096, None), (3, 5001, 5001, mh.causal()), (3, 1000, 4100, None),
+        (2, 2000, 30001, None), (2, 2000, 30001, mh.causal()), (2, 600, 600, mh.causal()),
+    ],
+)  # fmt: skip
+def test_three_groups_where_blocks_go_round(groups, queries, keys, mask, monkeypatch):
+    """On an H200, where 132 blocks are at work at once."""
+    taken, heads = [], 64 if queries in (1000, 4096) else 16
+    hopper_played.play(monkeypatch)
+    monkeypatch.setattr(launch, "processors", lambda _: 132)
+    monkeypatch.setattr(launch, "launch", lambda *_, **named: taken.append(named["GROUPS"]))
+    one = torch.zeros(1, 1, 1, 64, dtype=torch.float16)
+    p = zoo.ask(*(one.expand(1, heads, n, 64) for n in (queries, keys, keys)), mask=mask)
+    fused.look(p, Asked())
+    assert taken == [groups]
 
 
 @pytest.mark.parametrize("name", ["square, causal, 64 wide", "offsets, 128 wide"])

@@ -94,7 +94,7 @@ def forward(question: Question, asked: Asked) -> Told:
 def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     """The same by a warp that fetches and groups of warps that compute."""
     from .hopper import hopper_kernel
-    from .hopper_work import shared_out
+    from .hopper_work import shared_out, three_end_sooner
 
     q, k, v = question.tensors
     batch, heads, queries, dim = q.shape
@@ -103,19 +103,21 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     first = asked.masses[0] if len(asked.masses) == 1 else Band()
     in_a_tile = first.length <= ring.keys and (first.left, first.right) == (FAR, FAR)
     first_keys = 0 if not in_a_tile else 8 if first.length <= 8 else ring.keys  # that are looked at
-    if question.softcap is not None or asked.peak_key or first_keys > 8 or not unbounded:
-        ring = ring.with_registers()
+    one_sided, many = question.band.right <= 0, processors(q.device)
+    crowded = question.softcap is not None or asked.peak_key or first_keys > 8 or not unbounded
+    alike = not one_sided or 2 * queries <= k.shape[2]
+    if crowded or not three_end_sooner(batch * heads, queries, many, alike=alike):
+        ring = ring.by_two()
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked if in_a_tile else asked._replace(masses=()))
 
     pointers = [told.lse if t is None else t for t in (*told[1:7], sinks)]  # None is not touched
-    one_sided = question.band.right <= 0
     # A program takes block after block where the next queries find room in shared memory, where one
     # order of all blocks, the longest first, shares them out evenly (which is another one for each
     # text that begins or ends elsewhere), and where the time between two of them counts.
-    alike = batch == 1 or (question.offsets is None and question.band.lengths is None)
-    laps = ring.laps and (alike or not one_sided) and k.shape[2] <= 1 << 15
-    programs = processors(q.device) if laps else 0
+    one_order = batch == 1 or (question.offsets is None and question.band.lengths is None)
+    laps = ring.laps and (one_order or not one_sided) and k.shape[2] <= 1 << 15
+    programs = many if laps else 0
     grid, works = shared_out(batch, heads, blocks(queries, 64 * ring.groups), one_sided, programs)
     launch(
         hopper_kernel, grid, {"num_warps": 4},

@@ -37,8 +37,8 @@ class Ring(NamedTuple):
     groups: int = 2  # of four warps that compute, 64 rows each: two, or three of fewer registers
     outruns: bool = False  # cuDNN's kernel, where there are rows enough to share out
 
-    def with_registers(self) -> Ring:
-        """The same by two groups, whose threads have more of them."""
+    def by_two(self) -> Ring:
+        """The same by two groups, whose threads have more registers, and blocks fewer rows."""
         return self if self.groups == 2 else self._replace(groups=2, turns=False, plain_turns=False)
 
 
