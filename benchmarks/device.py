@@ -22,6 +22,12 @@ flex = torch.compile(flex_attention, dynamic=False)
 torch._dynamo.config.recompile_limit = 256  # beyond, it would build the whole matrix
 
 
+def wanted() -> None:
+    """Without it nothing here can be asked."""
+    if not torch.cuda.is_available():
+        raise SystemExit("this times a GPU, and PyTorch finds none here.")
+
+
 def timed(calls: Calls, least: int = 9, most: int = 60) -> dict[str, float]:
     """The median of each call on the device, in milliseconds; each turn has an order of its own."""
     return {name: 1e3 * each for name, each in medians_on_gpu(calls, least, most).items()}

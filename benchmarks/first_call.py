@@ -5,8 +5,7 @@
 The part "first" of gpu.py asks every question in two processes of its own: one that finds nothing
 compiled, and one that finds what the first has left on the disk. Questions are asked side by side,
 four at a time. Starting Python and PyTorch is not counted. In each, a call of a length that is not
-round comes second: our kernels shall not be compiled for it again. (The plain causal question
-changes hands there: cuDNN would plan.)
+round comes second: our kernels shall not be compiled for it again.
 """
 
 from __future__ import annotations

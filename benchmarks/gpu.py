@@ -34,6 +34,7 @@ from device import (
     sdpa,
     that_answer,
     timed,
+    wanted,
     with_backward,
 )
 from first_call import first_rows
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--part", choices=parts_of(SHAPES), nargs="+", help="these alone, in order")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args()
+    wanted()
     parts = parts_of(SHAPES[:1] if asked.quick else SHAPES)
     found: dict = json.loads(asked.out.read_text()) if asked.part and asked.out.exists() else {}
     for name in asked.part or parts:

@@ -9,10 +9,11 @@ turns in one run. A variant that finds no room, or that nobody can compile, is a
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 
-from device import OBSERVING, Calls, drawn, posed, timed
+import torch
+from device import OBSERVING, Calls, drawn, posed, timed, wanted
 from triton.runtime.errors import OutOfResources
 
 import multihead as mh
@@ -35,7 +36,7 @@ SWEEPS = [(64, 2), (64, 3), (128, 2), (128, 3)]  # rows and stages
 
 
 def by(ring: Ring, width: int, call: Callable[[], object], *, strict: bool = False) -> Callable:
-    """A call with that row in the table; `strict`: as many groups, registers or not."""
+    """A call with that row in the table; `strict`: as many groups, whatever speaks for two."""
     given = Ring.by_two
 
     def run() -> None:
@@ -87,7 +88,15 @@ def told(title: str, calls: Calls) -> None:
 
 
 def main() -> None:
-    for width in [int(given) for given in sys.argv[1:]] or [64]:
+    parser = argparse.ArgumentParser(description="Rows of the table of sizes beside others.")
+    parser.add_argument("widths", type=int, nargs="*", default=[64], help=f"of {[*sizes._RINGS]}")
+    widths = parser.parse_args().widths
+    if unknown := {*widths} - {*sizes._RINGS}:
+        parser.error(f"no heads of {unknown}: the table has {[*sizes._RINGS]}.")
+    wanted()
+    if not sizes.is_hopper(torch.device("cuda")):
+        parser.exit(1, f"the table is Hopper's, and this is a {torch.cuda.get_device_name()}.\n")
+    for width in widths:
         for batch, heads, tokens in SHAPES:
             q, k, v = drawn(batch, heads, tokens, width)
             where = f"{batch} × {heads} × {tokens:,}, {width} wide"

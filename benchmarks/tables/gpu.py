@@ -190,7 +190,7 @@ def gpu_odd(body: dict) -> str:
     """Ours, of cuDNN with its plan made, where `attend` takes it: long lengths, not round."""
     ratios = [r["plain"] / r["cuDNN"] for r in body["odd"] if r["tokens"] >= 3000]
     above = sum(r > 1 for r in ratios)
-    return f"{_span(ratios)}, above 1 in {above} of {len(ratios)} rows"
+    return f"{_span(ratios)} ({above or 'none'} of {len(ratios)} rows above 1)"
 
 
 def gpu_few(body: dict) -> str:

@@ -142,12 +142,19 @@ def test_tiles_of_the_widest_heads_find_room(which, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("kernel", "dim", "width", "loops"),
-    [(CELLS, 64, 32, 2), (CELLS, 256, 32, 2), (RECEIVED, 128, 0, 3), (MASSES, 128, 0, 3)],
+    [
+        (CELLS, 64, 32, 2),
+        (CELLS, 256, 32, 2),
+        (RECEIVED, 64, 0, 3),
+        (RECEIVED, 128, 0, 3),
+        (MASSES, 128, 0, 3),
+    ],
 )
 def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)
     assert ptx.count("wgmma.mma_async") == loops * dim // 16  # steps of 16 numbers
-    assert f"maxnreg {112 if kernel == CELLS and dim <= 64 else 80}" in ptx
+    narrow = {CELLS: 112, RECEIVED: 72} if dim <= 64 else {}
+    assert f"maxnreg {narrow.get(kernel, 80)}" in ptx
     assert "atom." not in ptx  # every number has one writer
 
 
@@ -155,6 +162,7 @@ ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] 
 
 
 LAPPED = [n for n in WIDE if "32 wide" in n or "64 wide" in n]
+BY_TWO = ("softcap", "window", "causal window", "behind", "ahead, ")  # for registers
 FEW = ["square, grouped, 64 wide", "causal lengths, 32 wide"]  # where a Hopper is played
 
 
@@ -199,7 +207,7 @@ def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkey
 
 
 @pytest.mark.skipif(not ON_HOPPER, reason="no Hopper here")
-@pytest.mark.parametrize("name", LAPPED)
+@pytest.mark.parametrize("name", [n for n in LAPPED if not n.startswith(BY_TWO)])
 def test_three_groups(name, monkeypatch):
     """Problems as small as these go by two, if nobody says otherwise."""
     from multihead.attention.fused import hopper_work

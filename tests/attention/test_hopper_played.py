@@ -193,18 +193,19 @@ def test_three_groups_where_their_registers_suffice(groups, name, asked, monkeyp
     ("groups", "queries", "keys", "mask"),
     [
         (3, 4096, 4096, None), (3, 5001, 5001, mh.causal()), (3, 1000, 4100, None),
-        (2, 2000, 30001, None), (2, 5001, 5001, None), (2, 5001, 10100, mh.causal()),
-        (2, 2000, 2000, mh.causal()),
+        (2, 2000, 30001, None), (2, 5001, 5001, None), (2, 5001, 10002, mh.causal()),
+        (2, 2000, 2000, mh.causal()), (3, 3400, 3400, mh.causal()), (3, 130, 300, None),
     ],
 )  # fmt: skip
 def test_three_groups_where_blocks_go_round(groups, queries, keys, mask, monkeypatch):
     """On an H200, where 132 blocks are at work at once."""
-    taken, batch = [], 4 if queries in (1000, 4096) else 1
+    taken, batch = [], {1000: 4, 4096: 4, 130: 5}.get(queries, 1)
     hopper_played.play(monkeypatch)
     monkeypatch.setattr(launch, "processors", lambda _: 132)
     monkeypatch.setattr(launch, "launch", lambda *_, **named: taken.append(named["GROUPS"]))
     one = torch.zeros(1, 1, 1, 64, dtype=torch.float16)
-    p = zoo.ask(*(one.expand(batch, 16, n, 64) for n in (queries, keys, keys)), mask=mask)
+    sizes = (16, queries), (4, keys), (4, keys)
+    p = zoo.ask(*(one.expand(batch, *size, 64) for size in sizes), mask=mask)
     fused.look(p, Asked())
     assert taken == [groups]
 

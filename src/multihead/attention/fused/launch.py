@@ -103,10 +103,11 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     first = asked.masses[0] if len(asked.masses) == 1 else Band()
     in_a_tile = first.length <= ring.keys and (first.left, first.right) == (FAR, FAR)
     first_keys = 0 if not in_a_tile else 8 if first.length <= 8 else ring.keys  # that are looked at
-    one_sided, many = question.band.right <= 0, processors(q.device)
-    crowded = question.softcap is not None or asked.peak_key or first_keys > 8 or not unbounded
-    alike = not one_sided or 2 * queries <= k.shape[2]
-    if crowded or not three_end_sooner(batch * heads, queries, many, alike=alike):
+    one_sided, multiprocessors = question.band.right <= 0, processors(q.device)
+    # By two groups, where a thread of three has too few registers, or blocks of three are too few.
+    spills = question.softcap is not None or asked.peak_key or first_keys > 8 or not unbounded
+    alike = not one_sided or 2 * queries <= k.shape[2]  # the last rows see all, the first half
+    if spills or not three_end_sooner(batch * heads, queries, multiprocessors, alike=alike):
         ring = ring.by_two()
     out = empty_like_rows(q, heads, queries, v.shape[3])
     told = Told.empty(out, asked if in_a_tile else asked._replace(masses=()))
@@ -117,7 +118,7 @@ def _on_hopper(question: Question, asked: Asked, ring: Ring) -> Told:
     # text that begins or ends elsewhere), and where the time between two of them counts.
     one_order = batch == 1 or (question.offsets is None and question.band.lengths is None)
     laps = ring.laps and (one_order or not one_sided) and k.shape[2] <= 1 << 15
-    programs = many if laps else 0
+    programs = multiprocessors if laps else 0
     grid, works = shared_out(batch, heads, blocks(queries, 64 * ring.groups), one_sided, programs)
     launch(
         hopper_kernel, grid, {"num_warps": 4},
