@@ -21,9 +21,10 @@ from multihead.attention.fused import Asked, hopper_work, launch, sizes
 from multihead.attention.fused.sizes import Ring
 from multihead.observation.fused import cells, columns
 
-# Of the widths that differ in how tiles arrive alone, those in which a walk differs.
+# Widths differ in how tiles arrive alone: of the others those in which a walk differs.
 KINDS = ("causal", "ahead", "causal lengths", "softcap, sinks", "square", "square, grouped")
-FEW = [n for n in WIDE if "64 wide" in n or n.rpartition(",")[0] in KINDS or "wide" not in n]
+FEW = [n for n in WIDE if "64 wide" in n or "wide" not in n] + ["square, grouped, 32 wide"]
+FEW += [f"{kind}, {width} wide" for kind in KINDS for width in (128, 256)]
 EVERYTHING = Asked(entropy=True, distance=True, peak=True, peak_key=True, masses=(Band(length=5),))
 
 
