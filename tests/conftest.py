@@ -35,6 +35,13 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
+def by_three(monkeypatch):
+    """Three groups of warps wherever they have registers, however few rows there are."""
+    choice = "multihead.attention.fused.hopper_work.three_end_sooner"
+    monkeypatch.setattr(choice, lambda *_, **__: True)
+
+
+@pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder to train in, with the settings of a model of a moment."""
     from train_command import TINY  # which imports the library: after what is said above

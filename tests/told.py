@@ -84,9 +84,7 @@ def slack(statistic, p):
         (p.query.float().norm(dim=-1).max() * p.key.float().norm(dim=-1).max()) * p.scale
     )
     size = p.key.shape[2] if statistic.key in ("distance", "effective") else 1
-    if statistic.key == "distance" and isinstance(
-        p.offset, int
-    ):  # of the last row to the first key
-        size = max(size, p.query.shape[2] + p.offset)
+    if statistic.key == "distance" and not isinstance(p.offset, torch.Tensor):
+        size = max(size, p.query.shape[2] + p.offset)  # from the last row to the first key
     size = p.query.shape[2] if statistic.key.startswith(("received", "heatmap")) else size
     return (statistic.tolerance + 8 * 2**-23 * scores) * max(1.0, size)

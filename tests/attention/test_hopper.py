@@ -142,14 +142,9 @@ def test_tiles_of_the_widest_heads_find_room(which, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("kernel", "dim", "width", "loops"),
-    [
-        (CELLS, 64, 32, 2),
-        (CELLS, 256, 32, 2),
-        (RECEIVED, 64, 0, 3),
-        (RECEIVED, 128, 0, 3),
-        (MASSES, 128, 0, 3),
-    ],
-)
+    [(CELLS, 64, 32, 2), (CELLS, 256, 32, 2), (RECEIVED, 64, 0, 3), (RECEIVED, 128, 0, 3),
+     (MASSES, 128, 0, 3)],
+)  # fmt: skip
 def test_sweeps_compile_to_small_programs(kernel, dim, width, loops, tmp_path):
     ptx = compiled(kernel, str(dim), str(width), cache=tmp_path, most=232_448 // 2)
     assert ptx.count("wgmma.mma_async") == loops * dim // 16  # steps of 16 numbers
@@ -171,6 +166,7 @@ FEW = ["square, grouped, 64 wide", "causal lengths, 32 wide"]  # where a Hopper 
 @pytest.mark.parametrize("first_keys", [5, 100] if ON_HOPPER else [5])
 @pytest.mark.parametrize("programs", [1, 3])
 @pytest.mark.parametrize("name", LAPPED if ON_HOPPER else FEW)
+@pytest.mark.usefixtures("by_three")
 def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkeypatch):
     """One a block, or block after block: every number the same, to the bit."""
     from multihead.attention.band import Band
@@ -181,9 +177,8 @@ def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkey
         import hopper_played
 
         hopper_played.play(monkeypatch)
-    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
-    masses = (Band(length=first_keys),) if first_keys else ()
-    asked = Asked(True, True, True, first_keys == 100, masses)  # by three groups, and by two
+    # By three groups, and by two.
+    asked = Asked(True, True, True, first_keys == 100, (Band(length=first_keys),))
     question, as_it_is, grids = question_of(problem(name)), launch.launch, []
     share = hopper_work.shared_out
 
@@ -208,11 +203,8 @@ def test_however_few_programs_take_the_blocks(name, programs, first_keys, monkey
 
 @pytest.mark.skipif(not ON_HOPPER, reason="no Hopper here")
 @pytest.mark.parametrize("name", [n for n in LAPPED if not n.startswith(BY_TWO)])
-def test_three_groups(name, monkeypatch):
-    """Problems as small as these go by two, if nobody says otherwise."""
-    from multihead.attention.fused import hopper_work
-
-    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
+@pytest.mark.usefixtures("by_three")
+def test_three_groups(name):
     for dtype in DTYPES:
         p = problem(name, dtype)
         out = assert_told(p, ("peak", "entropy", "distance", mh.mass(mh.prefix(5)))).out

@@ -17,7 +17,7 @@ from triton.runtime.errors import InterpreterError
 import multihead as mh
 from multihead.attention import fused
 from multihead.attention.band import Band
-from multihead.attention.fused import Asked, hopper_work, launch, sizes
+from multihead.attention.fused import Asked, launch, sizes
 from multihead.attention.fused.sizes import Ring
 from multihead.observation.fused import cells, columns
 
@@ -161,11 +161,11 @@ THREE += ["ahead by one, 64 wide", "100 rows, full, 64 wide", "100 rows, causal,
 
 @pytest.mark.parametrize("looking", [False, True])
 @pytest.mark.parametrize("name", THREE)
+@pytest.mark.usefixtures("by_three")
 def test_three_groups(name, looking, monkeypatch):
     """In turns where they look, and not where they do not."""
     assert sizes._RINGS[64].groups == 3
     hopper_played.play(monkeypatch, seed=len(name))
-    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
     more = ("entropy", "distance", mh.mass(mh.prefix(5))) if looking else ()
     p = problem(name)
     assert_by_the_rule(p, {"out": assert_told(p, ("peak", *more)).out}, grad_of(p))
@@ -180,10 +180,10 @@ def test_three_groups(name, looking, monkeypatch):
         (2, "softcap", Asked()),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("by_three")
 def test_three_groups_where_their_registers_suffice(groups, name, asked, monkeypatch):
     taken = []
     hopper_played.play(monkeypatch)
-    monkeypatch.setattr(hopper_work, "three_end_sooner", lambda *_, **__: True)
     monkeypatch.setattr(launch, "launch", lambda *_, **named: taken.append(named["GROUPS"]))
     for width in (32, 64):
         fused.look(problem(f"{name}, {width} wide"), asked)

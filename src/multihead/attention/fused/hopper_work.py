@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from .forward import walk_of
+from .tensors import blocks as blocks_of
 from .tile import where_and_how_long
 
 WORKS = ("works", "across", "by", "by_shift", "by_heads", "by_heads_shift")
@@ -47,9 +48,9 @@ def three_end_sooner(heads: int, queries: int, processors: int, *, alike: bool) 
     >>> [three_end_sooner(16, n, 132, alike=True) for n in (2000, 5000, 16384)]
     [False, False, True]
     """
-    two, three = (heads * -(-queries // rows) for rows in (128, 192))
+    two, three = (heads * blocks_of(queries, rows) for rows in (128, 192))
     if alike:
-        two, three = -(-two // processors), -(-three // processors)
+        two, three = blocks_of(two, processors), blocks_of(three, processors)
     else:
         three = max(three, 2 * processors)
     return 4 * three <= 3 * two
